@@ -1,5 +1,5 @@
-// Magazines and peaks: what is live through several magazines together never exceeds a peak unnoticed; and whether what is live is down at its low
-// again.
+// Magazines and peaks: how the device learns what happened in a magazine. What is live through several of them together never exceeds a peak
+// unnoticed; and whether what is live is down at its low again.
 //
 // A single magazine compares what the device knows with the peaks. Each of several has an allowance: so much more may be live through it. All
 // allowances, added to what the device knows, are no more than the peaks. A magazine that has used up its own asks under the lock, where blocks are
@@ -10,6 +10,48 @@
 #include "pool/device/magazines.hpp"
 
 namespace cupool::device {
+
+namespace {
+constexpr std::uint64_t kBufferIds = 1024;  ///< buffer ids that a magazine gets at a time
+}  // namespace
+
+/// Adds the magazine's counts to the device's, and takes what the device has for it.
+void Magazines::flush_counts(DeviceState& device, Magazine& magazine) {
+  const observe::LiveShard& shard = magazine.shard;
+  if (shard.allocations.load(std::memory_order_relaxed) != 0 || shard.frees.load(std::memory_order_relaxed) != 0) add_counts(device, magazine);
+  look_for_peak(device);  // in any case: it also looks for the ends of steps
+  drop_misfits(device, magazine);
+  receive_parcels(device, magazine);
+  if (magazine.next_buffer_id != magazine.end_buffer_id) return;
+  magazine.next_buffer_id = next_buffer_id_;
+  magazine.end_buffer_id = next_buffer_id_ += kBufferIds;
+}
+
+/// Precondition, if it is to change anything: the thread has allocated or freed here; each of its other counts comes with one of those.
+void Magazines::add_counts(DeviceState& device, Magazine& magazine) {
+  observe::Counters& counters = device.counters();
+  const auto take = [](std::atomic<std::uint64_t>& word) {
+    const std::uint64_t value = word.load(std::memory_order_relaxed);
+    word.store(0, std::memory_order_relaxed);
+    return value;
+  };
+  observe::LiveShard& shard = magazine.shard;
+  counters.allocations.add(take(shard.allocations));
+  counters.frees.add(take(shard.frees));
+  counters.rung_hole.add(take(shard.rung_hole));
+  const LiveSum told{static_cast<std::int64_t>(take(shard.live_bytes)), static_cast<std::int64_t>(take(shard.requested_bytes)),
+                     static_cast<std::int64_t>(take(shard.live_blocks))};
+  counters.live_bytes.shift(told.bytes);
+  counters.requested_bytes.shift(told.requested_bytes);
+  counters.live_blocks.shift(told.blocks);
+  if (magazines_.size() > 1) use_allowance(magazine, told);
+  counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
+  flush_mempool(device, magazine);
+  for (StreamRacks& one : magazine.streams)
+    if (one.pairs != 0) magazine.home->streams.count_pairs(one.stream.identity, std::exchange(one.pairs, 0));
+  change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
+  magazine.taken_bytes = 0;
+}
 
 StepEnds::Live Magazines::live_now(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;

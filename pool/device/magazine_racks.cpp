@@ -16,6 +16,10 @@ constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
 constexpr std::uint64_t kRefillShare = 64;
 constexpr std::size_t kAgingLooks = 4;
 constexpr std::uint64_t kOld = 64;  ///< an unused rack is old after this many operations of the magazine
+
+bool is_old(const Magazine& magazine, const SizedRack& sized) CUPOOL_REQUIRES(magazine.lock) {
+  return sized.rack.first != nullptr && sized.bytes > kLargestSmallBlock_bytes && magazine.operations - sized.rack.used >= kOld;
+}
 }  // namespace
 
 /// The rack for this size; null for a large size that is asked for for the first time, or in vain.
@@ -50,18 +54,20 @@ void Magazines::drop_misfits(DeviceState& device, Magazine& magazine) {
 
 /// Large blocks of sizes that were not asked for lately become holes again, before they push others elsewhere. Checks a few racks at each call.
 void Magazines::age(DeviceState& device, Magazine& magazine) {
+  constexpr std::size_t kRacks = std::tuple_size_v<decltype(magazine.large_racks.racks)>;
   ++magazine.operations;
+  if (magazine.ordered_bytes == 0) {
+    SizedRack& sized = magazine.large_racks.racks[magazine.aged++ % kRacks];
+    if (is_old(magazine, sized)) drop_rack(device, magazine, sized.rack);
+    return;
+  }
   for (std::size_t look = 0; look < kAgingLooks; ++look) {
-    const std::size_t at = magazine.aged++ % (magazine.large_racks.racks.size() * (1 + magazine.streams.size()));
-    const std::size_t of_stream = at / magazine.large_racks.racks.size();
-    const std::size_t place = at % magazine.large_racks.racks.size();
-    SizedRack& sized = of_stream == 0 ? magazine.large_racks.racks[place] : magazine.streams[of_stream - 1].sizes.racks[place];
-    if (sized.rack.first == nullptr || sized.bytes <= kLargestSmallBlock_bytes || magazine.operations - sized.rack.used < kOld) continue;
-    if (of_stream != 0) {
-      return_to_lane(device, magazine, magazine.streams[of_stream - 1].stream, sized.rack);
-      continue;
-    }
-    drop_rack(device, magazine, sized.rack);
+    const std::size_t at = magazine.aged++ % (kRacks * (1 + std::tuple_size_v<decltype(magazine.streams)>));
+    const std::size_t of_stream = at / kRacks;
+    SizedRack& sized = of_stream == 0 ? magazine.large_racks.racks[at] : magazine.streams[of_stream - 1].sizes.racks[at % kRacks];
+    if (!is_old(magazine, sized)) continue;
+    if (of_stream == 0) drop_rack(device, magazine, sized.rack);
+    else return_to_lane(device, magazine, magazine.streams[of_stream - 1].stream, sized.rack);
   }
 }
 

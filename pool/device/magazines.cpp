@@ -23,7 +23,6 @@ constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 /// And this part of an epoch: how much lies here differs from step to step of a job, and is on top of its need.
 constexpr std::uint64_t kFreeShare = 4;
 constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< with less to spare, large blocks are left to the heap, which places them better
-constexpr std::uint64_t kBufferIds = 1024;             ///< buffer ids that a magazine gets at a time
 
 /// Never an id of the driver, which counts from 1; unique over the devices of a process.
 constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
@@ -134,38 +133,6 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
 void Magazines::change_kept(Magazine& magazine, std::int64_t bytes) {
   magazine.kept_bytes += static_cast<std::uint64_t>(bytes);
   kept_bytes_ += static_cast<std::uint64_t>(bytes);
-}
-
-/// Adds the magazine's counts to the device's.
-void Magazines::flush_counts(DeviceState& device, Magazine& magazine) {
-  observe::Counters& counters = device.counters();
-  const auto take = [](std::atomic<std::uint64_t>& word) {
-    const std::uint64_t value = word.load(std::memory_order_relaxed);
-    word.store(0, std::memory_order_relaxed);
-    return value;
-  };
-  observe::LiveShard& shard = magazine.shard;
-  counters.allocations.add(take(shard.allocations));
-  counters.frees.add(take(shard.frees));
-  counters.rung_hole.add(take(shard.rung_hole));
-  const LiveSum told{static_cast<std::int64_t>(take(shard.live_bytes)), static_cast<std::int64_t>(take(shard.requested_bytes)),
-                     static_cast<std::int64_t>(take(shard.live_blocks))};
-  counters.live_bytes.shift(told.bytes);
-  counters.requested_bytes.shift(told.requested_bytes);
-  counters.live_blocks.shift(told.blocks);
-  if (magazines_.size() > 1) use_allowance(magazine, told);
-  look_for_peak(device);
-  counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
-  flush_mempool(device, magazine);
-  for (StreamRacks& one : magazine.streams)
-    if (one.pairs != 0) magazine.home->streams.count_pairs(one.stream.identity, std::exchange(one.pairs, 0));
-  change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
-  magazine.taken_bytes = 0;
-  drop_misfits(device, magazine);
-  receive_parcels(device, magazine);
-  if (magazine.next_buffer_id != magazine.end_buffer_id) return;
-  magazine.next_buffer_id = next_buffer_id_;
-  magazine.end_buffer_id = next_buffer_id_ += kBufferIds;
 }
 
 void Magazines::receive_parcels([[maybe_unused]] DeviceState& device, Magazine& magazine) {

@@ -121,7 +121,6 @@ class Magazines {
   bool find_magazine(DeviceState& device, ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
   bool open(DeviceState& device, Magazine& magazine, std::uint64_t spare_bytes) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes);
-  void flush_counts(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(magazine.lock);
   static bool enter_own(const DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
   bool enter_and_visit(DeviceState& device, Magazine& magazine, Visit visit) CUPOOL_REQUIRES(device.lock);
@@ -144,6 +143,8 @@ class Magazines {
   static void let_go(DeviceState& device, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
 
   // magazine_peaks.cpp
+  void flush_counts(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  void add_counts(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   bool counts_run_ahead(const DeviceState& device, const AllocationRequest& request) const CUPOOL_REQUIRES(device.lock);
   LiveSum headroom(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   void grant(DeviceState& device, Magazine& magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock, magazine.lock);
