@@ -13,7 +13,10 @@ std::uint64_t Backlog::epoch_bytes(const DeviceState& device) const {
   const std::uint64_t spare_bytes = device.spare_bytes();
   const std::uint64_t reserved_bytes = device.live.counters.reserved_bytes.now();
   std::uint64_t least_bytes = DeferredFrees::kBatch_bytes;
-  if (idle_epochs_ >= kIdleEpochs) least_bytes = std::max(least_bytes, std::min(spare_bytes / kIdleShare, ahead_bytes(device)));
+  if (idle_epochs_ >= kIdleEpochs) {
+    const std::uint64_t loop_bytes = is_roomy_loop_ ? std::min(kLoopBlocks * idle_size_bytes_, spare_bytes / kLoopShare) : 0;
+    least_bytes = std::max(least_bytes, std::min(std::max(spare_bytes / kIdleShare, loop_bytes), ahead_bytes(device)));
+  }
   return std::min(spare_bytes / kEpochShare, std::max(least_bytes, reserved_bytes / kReservedShare));
 }
 
@@ -85,9 +88,11 @@ bool Backlog::is_bad_moment(DeviceState& device, std::uint64_t request_bytes, st
   return true;
 }
 
-void Backlog::note_idle(std::uint64_t size_bytes) {
+void Backlog::note_idle(const DeviceState& device, std::uint64_t size_bytes) {
   const bool is_one_more = size_bytes != 0 && size_bytes == std::exchange(idle_size_bytes_, size_bytes);
   idle_epochs_ = is_one_more ? std::min(idle_epochs_ + 1, kIdleEpochs) : 0;
+  // Of all that it could have more is spare than was ever live.
+  is_roomy_loop_ = idle_epochs_ >= kIdleEpochs && device.spare_bytes() >= device.peak_live_bytes();
 }
 
 void Backlog::note_move(const DeviceState& device) { moved_at_ = device.live.counters.allocations.count(); }

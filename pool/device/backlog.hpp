@@ -58,19 +58,24 @@ class Backlog {
   /// frees share an event. Once the pool has a good part of the device it is asked only where what has no event yet would do, and is a small part of
   /// all. `batch_bytes`: what has no event yet.
   bool is_bad_moment(DeviceState& device, std::uint64_t request_bytes, std::uint64_t batch_bytes) CUPOOL_REQUIRES(device.lock);
+  /// Do blocks of one size, and nothing else, go round on an idle GPU, on a device of which half was never needed? Then a few of them share an event
+  /// however large they are, and a thread may keep as many (Magazines).
+  bool is_roomy_loop() const { return is_roomy_loop_; }
   /// An epoch was over when it was closed, and all its blocks had this size; 0: it was not, or they differ.
-  void note_idle(std::uint64_t size_bytes);
+  void note_idle(const DeviceState& device, std::uint64_t size_bytes) CUPOOL_REQUIRES(device.lock);
   /// Pages had to be moved for an allocation.
   void note_move(const DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
  private:
   // epoch_bytes(): at most this part of what is spare; within that this part of what the pool has, but no less than DeferredFrees::kBatch_bytes.
   // After kIdleEpochs epochs in a row that were over when they were closed, and of blocks of one size, this part of what is spare instead of
-  // kBatch_bytes.
+  // kBatch_bytes; in a roomy loop so many blocks, if that is more, and at most this part of what is spare.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint32_t kIdleEpochs = 8;
   static constexpr std::uint64_t kIdleShare = 64;
+  static constexpr std::uint64_t kLoopBlocks = 6;
+  static constexpr std::uint64_t kLoopShare = 16;
   // waiting_share_bytes(): this part of what is spare, and of what is not live.
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kNotLiveShare = 4;
@@ -106,6 +111,7 @@ class Backlog {
   std::uint64_t moved_at_ = 0;              ///< how many allocations there had been when pages last had to be moved; 0: never
   std::uint32_t idle_epochs_ = 0;           ///< how many of the newest epochs in a row note_idle() was told of, with one size
   std::uint64_t idle_size_bytes_ = 0;       ///< that size
+  bool is_roomy_loop_ = false;              ///< as note_idle() last saw it
   std::uint64_t ask_credit_ = 0;            ///< the right to ask, in allocations
   std::uint64_t credited_allocations_ = 0;  ///< up to which allocation it was credited
   std::uint64_t last_miss_ns_ = 0;

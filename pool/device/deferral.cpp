@@ -237,13 +237,14 @@ bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home
 Error Deferral::upkeep(DeviceState& device, CUcontext asking, bool inside_free) {
   Look look;
   const std::uint64_t size_bytes = deferred_.oldest() == nullptr ? deferred_.batch_size_bytes() : 0;
+  const bool is_contended = deferred_.oldest() != nullptr && deferred_.oldest()->busy;  // by a thread that asks whether it is over
   Error error = close_epoch(device, asking, inside_free ? Closing::inside_free : Closing::late, &look);
   Error query_error{};
   // One look per closed epoch. A thread that finds another one at the oldest epoch leaves its look to the next free.
   if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
   bool has_ended =
       look.epoch != nullptr ? retire_if_over(device, look.epoch, look.result, &query_error) : retire_oldest(device, asking, false, &query_error);
-  if (look.epoch != nullptr) backlog_.note_idle(has_ended ? size_bytes : 0);
+  if (look.epoch != nullptr && !(is_contended && has_ended)) backlog_.note_idle(device, has_ended ? size_bytes : 0);
   while (has_ended && (device.services.synchronises() || looks_owed_ != 0)) {
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
     has_ended = retire_oldest(device, asking, false, &query_error);

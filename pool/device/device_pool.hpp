@@ -240,6 +240,7 @@ class DevicePool {
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
   Moves moves_ CUPOOL_GUARDED_BY(device_.lock);
   // The parts. Each is declared after those that it refers to.
+  Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
@@ -249,7 +250,6 @@ class DevicePool {
   GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
   Orphans orphans_ CUPOOL_GUARDED_BY(device_.lock);
   GivingBack giving_back_ CUPOOL_GUARDED_BY(device_.lock);
-  Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
   Deferral deferral_ CUPOOL_GUARDED_BY(device_.lock);
   StreamFrees stream_frees_ CUPOOL_GUARDED_BY(device_.lock);
   Refusals refusals_ CUPOOL_GUARDED_BY(device_.lock);

@@ -71,7 +71,7 @@ struct LiveSum {
 struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 255;  ///< frees kept here; with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
-  static constexpr std::uint64_t kMost_bytes = kGiB;  ///< bytes of frees kept here
+  static constexpr std::uint64_t kMost_bytes = kGiB;  ///< bytes of frees kept here, but where one size goes round alone
   static constexpr std::uint64_t kMostBatch_bytes = kMiB;
   static constexpr std::size_t kStreams = 8;  ///< streams that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
@@ -137,7 +137,7 @@ struct alignas(128) Magazine {
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t budget_bytes = 0;       ///< at most kMost_bytes, less where memory is short. Written under both locks
   std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: completed frees and streams' blocks. Likewise
-  std::uint64_t free_budget_bytes = 0;  ///< the part of budget_bytes for frees that have no event yet. Likewise
+  std::uint64_t free_budget_bytes = 0;  ///< for frees that have no event yet. Likewise
   /// Where there are several magazines: how much more than the device knows may be live through this one, its part of the distance between what is
   /// live and the peaks. Without it two magazines could together reach a peak that neither sees. Written under both locks.
   LiveSum allowance;

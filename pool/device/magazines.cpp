@@ -19,6 +19,7 @@ using observe::EventKind;
 namespace {
 static_assert(observe::kLiveShards < heap::ExtentArena::kKeepers, "each magazine is a keeper");
 constexpr std::uint64_t kMagazineShare = 256;  ///< a thread's frees without an event may be this part of the memory that the program has never needed
+constexpr std::uint64_t kLoopShare = 8;        ///< as 32 threads with kMagazineShare each
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 /// And this part of an epoch: how much lies here differs from step to step of a job, and is on top of its need.
 constexpr std::uint64_t kFreeShare = 4;
@@ -28,9 +29,11 @@ constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< with less to spare, 
 constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
 }  // namespace
 
-Magazines::Magazines(DeviceState& device, const ContextPools& homes, DeferredFrees& deferred, const Shortage& shortage, bool unpooled)
+Magazines::Magazines(DeviceState& device, const ContextPools& homes, DeferredFrees& deferred, const Backlog& backlog, const Shortage& shortage,
+                     bool unpooled)
     : homes_(homes),
       deferred_(deferred),
+      backlog_(backlog),
       shortage_(shortage),
       unpooled_(unpooled),
       surroundings_{device.live.counters, device.services, peak_is_new_, device.steps, has_several_, device.mempools},
@@ -69,6 +72,21 @@ Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
   return unused;
 }
 
+/// How much of what a thread has freed may have no event yet. Where one size goes round alone a whole epoch, as long as that is no more for all
+/// threads together than kLoopShare allows.
+std::uint64_t Magazines::free_budget_bytes(std::uint64_t spare_bytes) const {
+  const std::uint64_t due_bytes = deferred_.due_bytes();
+  const std::uint64_t ordinary_bytes = std::min({Magazine::kMost_bytes, spare_bytes / kMagazineShare, due_bytes / kFreeShare});
+  if (!backlog_.is_roomy_loop()) return ordinary_bytes;
+  return std::max(ordinary_bytes, std::min(due_bytes, spare_bytes / kLoopShare / std::max<std::size_t>(magazines_.size(), 1)));
+}
+
+/// How much may be kept for its thread: where one size goes round alone, all that may be on its way back.
+std::uint64_t Magazines::kept_limit_bytes(const Magazine& magazine) const {
+  if (!backlog_.is_roomy_loop()) return magazine.kept_budget_bytes;
+  return std::max(magazine.kept_budget_bytes, magazine.free_budget_bytes + deferred_.due_bytes());
+}
+
 /// `budget_bytes`: the budget of what the block would be part of: what is kept, or frees without an event.
 bool Magazines::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes) {
   return bytes > kLargestSmallBlock_bytes && (spare_bytes < kLeastSpare_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
@@ -91,7 +109,7 @@ bool Magazines::open(DeviceState& device, Magazine& magazine, std::uint64_t spar
   const std::uint64_t budget_bytes = std::min(Magazine::kMost_bytes, spare_bytes / kMagazineShare);
   magazine.budget_bytes = budget_bytes;
   magazine.kept_budget_bytes = spare_bytes / Magazine::kKeptShare;
-  magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
+  magazine.free_budget_bytes = free_budget_bytes(spare_bytes);
   if (budget_bytes < kLeastBudget_bytes) {
     close(device, magazine);
     return false;
@@ -106,7 +124,8 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
   if (request.stream.identity != 0) return take_for_stream(device, home, request, user);
   if (!may_keep(device)) return nullptr;
   const std::uint64_t spare_bytes = device.spare_bytes();
-  if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / kMagazineShare)) return nullptr;
+  const std::uint64_t budget_bytes = backlog_.is_roomy_loop() ? free_budget_bytes(spare_bytes) : spare_bytes / kMagazineShare;
+  if (is_too_large_to_keep(request.bytes, spare_bytes, budget_bytes)) return nullptr;
   if (!find_magazine(device, home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
   if (!enter_own(device, magazine)) return nullptr;
@@ -171,7 +190,7 @@ void Magazines::send_parcel(Magazine& magazine) {
 
 void Magazines::deliver(DeviceState& device, Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) {
   Magazine& owner = *parcel->owner;
-  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= owner.kept_budget_bytes) {
+  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= kept_limit_bytes(owner)) {
     parcel->completed_ticks = now;
     Magazine::put(*parcel, owner.returned);
     change_kept(owner, static_cast<std::int64_t>(parcel->bytes));

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/device/backlog.hpp"
 #include "pool/device/context_pool.hpp"
 #include "pool/device/deferred_frees.hpp"
 #include "pool/device/device_allocator.hpp"
@@ -30,7 +31,7 @@ class Magazines {
   using Visit = void (Magazines::*)(DeviceState& device, Magazine& magazine);
 
   /// `unpooled`: every block is a driver call of its own, and nothing is kept.
-  Magazines(DeviceState& device, const ContextPools& homes, DeferredFrees& deferred, const Shortage& shortage, bool unpooled);
+  Magazines(DeviceState& device, const ContextPools& homes, DeferredFrees& deferred, const Backlog& backlog, const Shortage& shortage, bool unpooled);
 
   // magazines.cpp
   /// Small blocks are kept for reuse only in ordinary times: every other kind of free must see each block under the lock.
@@ -118,6 +119,8 @@ class Magazines {
   // magazines.cpp
   Magazine* own_magazine(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
   static bool is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes);
+  std::uint64_t free_budget_bytes(std::uint64_t spare_bytes) const;
+  std::uint64_t kept_limit_bytes(const Magazine& magazine) const;
   bool find_magazine(DeviceState& device, ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
   bool open(DeviceState& device, Magazine& magazine, std::uint64_t spare_bytes) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes);
@@ -166,6 +169,7 @@ class Magazines {
 
   const ContextPools& homes_;
   DeferredFrees& deferred_;
+  const Backlog& backlog_;
   const Shortage& shortage_;
   const bool unpooled_;
   std::atomic<bool> peak_is_new_{false};  ///< written under the device's lock

@@ -1,5 +1,9 @@
 // What a miss does to magazines where memory is plenty: what the thread itself freed comes back to it, in few events.
+#include <algorithm>
+#include <functional>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "tests/unit/device/churn.hpp"
 
@@ -22,6 +26,32 @@ int asking_pairs(Rig& rig, std::size_t bytes, int pairs) {
     const std::uint64_t told = now(rig.counters().allocations);
     rig.free(rig.allocate(bytes));
     if (now(rig.counters().allocations) != told) ++count;
+  }
+  return count;
+}
+
+std::function<void()> g_meanwhile;  ///< once, by another thread, while this one asks the driver about an event
+
+CUresult CUDAAPI query_late(CUevent event) {
+  const CUresult code = cuEventQuery(event);
+  if (const std::function<void()> call = std::exchange(g_meanwhile, nullptr)) std::thread(call).join();
+  return code;
+}
+
+RigOptions roomy(config::Backing backing) {
+  RigOptions options = device_of("80GiB");
+  options.pool.backing = backing;
+  return options;
+}
+
+/// How often `pairs` pairs of 1 GiB in this ring went to the device for a block.
+int asking_pairs(Rig& rig, std::vector<CUdeviceptr>& ring, int pairs) {
+  int count = 0;
+  for (int i = 0; i < pairs; ++i) {
+    const std::uint64_t untold = untold_allocations(rig);
+    churn(rig, ring, kGiB, 1);
+    std::rotate(ring.begin(), ring.begin() + 1, ring.end());
+    if (untold_allocations(rig) != untold + 1) ++count;
   }
   return count;
 }
@@ -128,4 +158,86 @@ TEST_CASE("large blocks of several sizes do not share events: a job would grow b
   CHECK(now(rig.counters().reserved_bytes) <= 512 * kMiB);
   Rig three(plenty(config::Backing::pages));
   CHECK(epochs_of(three, {20 * kMiB, 22 * kMiB, 24 * kMiB}, 600) >= 195);  // each epoch has all three, the same one last
+}
+
+TEST_CASE("magazines: blocks of 1 GiB that go round on an idle GPU stay with their thread, five and more to an event") {
+  for (const config::Backing backing : {config::Backing::segments, config::Backing::pages}) {
+    for (const std::size_t live : {std::size_t{1}, std::size_t{8}}) {
+      INFO(live << " live blocks");
+      Rig rig(roomy(backing));
+      std::vector<CUdeviceptr> ring(live, 0);
+      churn(rig, ring, kGiB, 2000);
+      const std::uint64_t records = cusim_calls("cuCtxRecordEvent");
+      CHECK(asking_pairs(rig, ring, 1000) <= 1000 / 4);
+      CHECK(cusim_calls("cuCtxRecordEvent") - records <= 1000 / 5);
+      CHECK(now(rig.counters().reserved_bytes) <= (live + 7) * kGiB);
+      CHECK(rig.pools().check() == "");
+      free_them(rig, ring);
+    }
+  }
+}
+
+TEST_CASE("magazines: where more than half of the device was needed no thread keeps blocks of 1 GiB") {
+  Rig rig(roomy(config::Backing::pages));
+  rig.allocate(48 * kGiB);
+  std::vector<CUdeviceptr> ring(1, 0);
+  churn(rig, ring, kGiB, 2000);
+  CHECK(asking_pairs(rig, ring, 100) == 100);
+  CHECK(now(rig.counters().reserved_bytes) <= 52 * kGiB);
+}
+
+TEST_CASE("magazines: threads whose blocks of 1 GiB go round share events") {
+  Rig rig(roomy(config::Backing::pages));
+  constexpr int kPairs = 4000;
+  const auto turn = [&rig] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> ring(8, 0);
+    churn(rig, ring, kGiB, kPairs);
+    free_them(rig, ring);
+  };
+  std::thread one(turn);
+  std::thread other(turn);
+  one.join();
+  other.join();
+  CHECK(total(rig.counters().epochs_closed) <= 2 * kPairs / 4);
+  CHECK(rig.pools().check() == "");
+  CHECK(now(rig.counters().live_bytes) == 0);
+}
+
+TEST_CASE("magazines: an epoch that another thread is asking about does not tell that the GPU is busy") {
+  RigOptions options = roomy(config::Backing::pages);
+  options.patch = [](DriverApi& api) { api.cuEventQuery = &query_late; };
+  Rig rig(options);
+  std::vector<CUdeviceptr> ring(1, 0);
+  churn(rig, ring, kGiB, 2000);
+  const std::uint64_t closed = total(rig.counters().epochs_closed);
+  std::uint64_t closed_meanwhile = 0;
+  g_meanwhile = [&] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> other(1, 0);
+    churn(rig, other, kGiB, 20);
+    free_them(rig, other);
+    closed_meanwhile = total(rig.counters().epochs_closed) - closed;
+  };
+  while (g_meanwhile) churn(rig, ring, kGiB, 1);
+  REQUIRE(closed_meanwhile != 0);
+  CHECK(epochs_of(rig, {kGiB}, 20) <= 20 / 4);
+}
+
+TEST_CASE("magazines: what a loop of large blocks leaves without an event is there for a request that needs it") {
+  for (const config::Backing backing : {config::Backing::segments, config::Backing::pages}) {
+    Rig rig(roomy(backing));
+    std::vector<CUdeviceptr> ring(1, 0);
+    churn(rig, ring, kGiB, 2000);
+    for (int i = 0; i < 10 && untold_deferred_bytes(rig) < 2 * kGiB; ++i) churn(rig, ring, kGiB, 1);
+    REQUIRE(untold_deferred_bytes(rig) >= 2 * kGiB);
+    REQUIRE(cusim_launch_spin(new_stream(), 100 * kMs) == CUDA_SUCCESS);
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    const CUdeviceptr rest = rig.allocate(free_bytes + now(rig.counters().reserved_bytes) - kGiB);
+    CHECK(now(rig.counters().native_fallbacks) == 0);
+    rig.free(rest);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  }
 }
