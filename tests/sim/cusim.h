@@ -16,6 +16,7 @@
  *   CUSIM_VMM_RANGE=1|0          cuMemGetAddressRange of mapped memory: the mapping, or CUDA_ERROR_NOT_FOUND
  *   CUSIM_PEERS=1|0              0: no device can reach another's memory (copies through the host still work)
  *   CUSIM_CONTEXT_BYTES=0        device memory that each context costs
+ *   CUSIM_POOL_STEP=0            by which memory pools grow, and which their blocks divide (32MiB on an H100 and an H200, driver 580); 0: a piece for each block
  *   CUSIM_VARIABLE_BYTES=0       of the one __device__ variable that each module and library has, under any name; taken by the first question for it [?]
  *   CUSIM_FAIL=symbol:nth:code[:times],…   fault injection; "sticky" for times: the call fails, and the context that is current then is broken
  *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated; "%p" is the process id

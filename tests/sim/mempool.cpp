@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t kSmallestSlotBytes = 512;
 
+constexpr std::size_t align_to(std::size_t bytes, std::size_t unit_bytes) { return (bytes + unit_bytes - 1) / unit_bytes * unit_bytes; }
+
 /// Does a range of so many bytes share its granule with others?
 bool is_slot(std::size_t bytes) { return bytes <= kGranuleBytes / 2; }
 
@@ -34,9 +36,40 @@ bool is_ordered_behind(const OperationPtr& earlier, const Stream& stream) {
   return false;
 }
 
+bool is_over(const PooledRange& range) { return range.freed == nullptr || range.freed->done; }
+
 bool is_free_for(const PooledRange& range, const MemoryPool& pool, const Stream& stream) {
-  if (range.freed == nullptr || range.freed->done || range.freed_on == stream.id) return true;
+  if (is_over(range) || range.freed_on == stream.id) return true;
   return pool.follow_event_dependencies != 0 && is_ordered_behind(range.freed, stream);
+}
+
+/// Joins neighbours that are free for every stream.
+void join_neighbours(VacantRanges& vacant) {
+  std::map<std::pair<Allocation*, std::uint64_t>, PooledRange> by_place;
+  for (auto range = vacant.begin(); range != vacant.end();) {
+    const PooledRange& one = range->second;
+    if (is_over(one)) by_place.emplace(std::pair(one.backing, one.offset), one);
+    range = is_over(one) ? vacant.erase(range) : std::next(range);
+  }
+  for (auto range = by_place.begin(); range != by_place.end();) {
+    PooledRange joined = range->second;
+    while (++range != by_place.end() && range->second.backing == joined.backing && range->second.offset == joined.offset + joined.bytes)
+      joined.bytes += range->second.bytes;
+    joined.freed = nullptr;
+    vacant.put(joined, vacant.upper_bound(joined.bytes));
+  }
+}
+
+/// The first `bytes` of a vacant range; the rest stays vacant.
+PooledRange take_part(VacantRanges& vacant, VacantRanges::Ranges::iterator range, std::size_t bytes) {
+  PooledRange taken = vacant.take(range);
+  if (taken.bytes == bytes) return taken;
+  PooledRange rest = taken;
+  rest.offset += bytes;
+  rest.bytes -= bytes;
+  vacant.put(rest, vacant.upper_bound(rest.bytes));
+  taken.bytes = bytes;
+  return taken;
 }
 
 }  // namespace
@@ -70,7 +103,50 @@ PlacePools& Simulator::host_pools(const PoolPlace& place) {
   return found;
 }
 
+/// As take_pooled, of a pool that grows by whole steps and divides them. [?] Where the device has no room for a step, the pool takes what the block
+/// needs. Not modelled: a part of what a stream has freed and has not come to, whose earlier work touches all of it.
+std::optional<PooledRange> Simulator::take_divided(MemoryPool& pool, std::size_t requested_bytes, const Stream& stream) {
+  const std::size_t bytes = align_to(requested_bytes, kSmallestSlotBytes);
+  const auto find = [&](bool may_wait) {
+    auto range = pool.vacant.lower_bound(bytes);
+    const auto serves = [&](const PooledRange& one) { return is_over(one) || (one.bytes == bytes && (may_wait || is_free_for(one, pool, stream))); };
+    while (range != pool.vacant.end() && !serves(range->second)) ++range;
+    return range;
+  };
+  auto range = find(false);
+  if (range == pool.vacant.end()) {
+    join_neighbours(pool.vacant);
+    range = find(false);
+  }
+  for (const std::size_t step_bytes : {settings.pool_step_bytes, kGranuleBytes}) {
+    if (range != pool.vacant.end()) break;
+    Allocation* const backing = grow_pool(pool, align_to(bytes, step_bytes));
+    if (backing == nullptr) continue;
+    pool.vacant.put({backing, 0, backing->bytes, nullptr, 0}, pool.vacant.upper_bound(backing->bytes));
+    range = find(false);
+  }
+  if (range == pool.vacant.end()) range = find(pool.allow_internal_dependencies != 0);
+  if (range == pool.vacant.end()) return std::nullopt;
+  return take_part(pool.vacant, range, bytes);
+}
+
+/// Takes `bytes` more of the device; null where it has no room, or the pool may not have so much.
+Allocation* Simulator::grow_pool(MemoryPool& pool, std::size_t bytes) {
+  DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
+  const auto fits = [&] { return pool.max_bytes == 0 || pool.reserved + bytes <= pool.max_bytes; };
+  if (!fits()) trim_pool(pool, 0);
+  if (!fits()) return nullptr;
+  Allocation* backing = memory.allocate(bytes);
+  if (backing == nullptr && give_back_unused(pool.device)) backing = memory.allocate(bytes);
+  if (backing == nullptr) return nullptr;
+  pool.reserved += bytes;
+  pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
+  return backing;
+}
+
 std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t bytes, const Stream& stream) {
+  if (bytes > devices[static_cast<std::size_t>(pool.device)]->memory.capacity_bytes()) return std::nullopt;  // and nothing below overflows
+  if (settings.pool_step_bytes != 0) return take_divided(pool, bytes, stream);
   // Best fit, but never a range more than twice as large: the driver's pool splits, this one does not.
   auto waiting = pool.vacant.end();
   for (auto range = pool.vacant.lower_bound(bytes); range != pool.vacant.end(); ++range) {
@@ -78,17 +154,8 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
     if (is_free_for(range->second, pool, stream)) return pool.vacant.take(range);
     if (waiting == pool.vacant.end()) waiting = range;
   }
-  DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
-  if (bytes > memory.capacity_bytes()) return std::nullopt;  // and nothing below overflows
   const std::size_t taken_bytes = std::max<std::size_t>(rounded(bytes), kGranuleBytes);
-  const auto fits = [&] { return pool.max_bytes == 0 || pool.reserved + taken_bytes <= pool.max_bytes; };
-  if (!fits()) trim_pool(pool, 0);
-  const bool allowed = fits();
-  Allocation* backing = allowed ? memory.allocate(taken_bytes) : nullptr;
-  if (backing == nullptr && allowed && give_back_unused(pool.device)) backing = memory.allocate(taken_bytes);
-  if (backing != nullptr) {
-    pool.reserved += taken_bytes;
-    pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
+  if (Allocation* const backing = grow_pool(pool, taken_bytes)) {
     const std::size_t slot_bytes = rounded(bytes);
     const std::size_t others = taken_bytes / slot_bytes - 1;
     if (others != 0) pool.vacant.put({backing, slot_bytes, slot_bytes, nullptr, 0, others}, pool.vacant.upper_bound(slot_bytes));
@@ -113,7 +180,7 @@ bool Simulator::trim_pool(MemoryPool& pool, std::uint64_t keep_bytes) {
   if (pool.reserved <= keep_bytes || !pool.vacant.has_whole_piece()) return false;
   std::map<Allocation*, std::uint64_t> idle_bytes;
   for (const auto& [bytes, range] : pool.vacant)
-    if (range.freed == nullptr || range.freed->done) idle_bytes[range.backing] += bytes * range.count;
+    if (is_over(range)) idle_bytes[range.backing] += bytes * range.count;
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
   std::set<Allocation*> gone;
   std::vector<Allocation*> pieces;  // the same, in order

@@ -187,6 +187,8 @@ Settings read_settings() {
   read.has_no_device = flag("NO_DEVICE", "0");
   read.variable_bytes = bytes("VARIABLE_BYTES", setting("VARIABLE_BYTES").value_or("0"));
   read.context_bytes = bytes("CONTEXT_BYTES", setting("CONTEXT_BYTES").value_or("0"));
+  read.pool_step_bytes = bytes("POOL_STEP", setting("POOL_STEP").value_or("0"));
+  if (read.pool_step_bytes % (2ULL << 20) != 0) refuse("POOL_STEP", setting("POOL_STEP").value_or("0"));
   read.address_bytes = bytes("ADDRESSES", setting("ADDRESSES").value_or("0"));
   read.copy_ns = number("COPY_NS", setting("COPY_NS").value_or("1000"));
   const std::string clock = setting("CLOCK").value_or("virtual");

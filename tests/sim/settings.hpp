@@ -52,8 +52,9 @@ struct Settings {
   bool end_errors = false;          ///< ending a broken context tells of its error
   bool thread_streams_stay = true;  ///< a thread's own streams, and their captures, outlive it
   std::uint64_t context_bytes = 0;
-  std::uint64_t address_bytes = 0;   ///< of all reservations; 0: no bound
-  std::uint64_t variable_bytes = 0;  ///< of the one variable of each module and library; 0: they have none
+  std::uint64_t address_bytes = 0;    ///< of all reservations; 0: no bound
+  std::uint64_t pool_step_bytes = 0;  ///< by which pools grow, of which every block is a part; 0: a piece for each block, small ones share 2 MiB
+  std::uint64_t variable_bytes = 0;   ///< of the one variable of each module and library; 0: they have none
   std::uint64_t copy_ns = 1000;
   std::vector<FaultSetting> faults;
   std::string log_path;

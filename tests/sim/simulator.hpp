@@ -159,6 +159,8 @@ class Simulator {
   PlacePools& host_pools(const PoolPlace& place);
   /// Device memory for `bytes` in stream order, from the pool or fresh; nullopt when there is none.
   std::optional<PooledRange> take_pooled(MemoryPool& pool, std::size_t bytes, const Stream& stream);
+  std::optional<PooledRange> take_divided(MemoryPool& pool, std::size_t requested_bytes, const Stream& stream);
+  Allocation* grow_pool(MemoryPool& pool, std::size_t bytes);
   /// Gives a stream-ordered allocation's bytes back to its pool. Once `freed` completes, nothing touches them any more.
   void return_to_pool(Allocation& allocation, const OperationPtr& freed);
   /// Forgets the stream-ordered allocation at `base`, if there is one; its bytes stay with the pool.

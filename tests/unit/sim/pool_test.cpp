@@ -338,3 +338,50 @@ TEST_CASE("no bytes are an allocation of nothing") {
   CHECK(address == 0);
   CHECK(cusim_used_bytes(0) == 0);
 }
+
+TEST_CASE("a pool that grows by steps divides them, joins what is free again, and gives back whole steps") {
+  const Simulated sim({{"POOL_STEP", "32MiB"}, {"MEMORY", "80MiB"}});
+  const CUstream stream = Simulated::stream();
+  std::uint64_t kept_bytes = ~std::uint64_t{0};
+  REQUIRE(cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept_bytes) == CUDA_SUCCESS);
+  const auto reserved = [] { return attribute(default_pool(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) / kMiB; };
+  std::vector<CUdeviceptr> blocks;
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{513}, 3 * kMiB, 20 * kMiB}) blocks.push_back(allocate_async(bytes, stream));
+  CHECK(blocks[1] == blocks[0] + 512);
+  CHECK(blocks[2] == blocks[1] + 1024);
+  CHECK(reserved() == 32);
+  blocks.push_back(allocate_async(20 * kMiB, stream));
+  CHECK(reserved() == 64);
+  const CUdeviceptr beside = allocate_async(15 * kMiB, stream);  // no room for a step: what it needs
+  CHECK(beside != 0);
+  CHECK(reserved() == 80);
+  CHECK(allocate_async(20 * kMiB, stream) == 0);
+  for (std::size_t i = 0; i < 4; ++i) REQUIRE(cuMemFreeAsync(blocks[i], stream) == CUDA_SUCCESS);
+  const CUdeviceptr whole = allocate_async(32 * kMiB, stream);
+  CHECK(whole == blocks[0]);
+  REQUIRE(cuMemFreeAsync(whole, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolTrimTo(default_pool(), 0) == CUDA_SUCCESS);
+  CHECK(reserved() == 48);
+  CHECK(cusim_violation_count() == 0);
+}
+
+TEST_CASE("of a pool that divides steps a stream gets at once what it has freed, and another not before that is over") {
+  const Simulated sim({{"POOL_STEP", "32MiB"}, {"MEMORY", "32MiB"}});
+  const CUstream one = Simulated::stream();
+  const CUstream two = Simulated::stream();
+  int never = 0;
+  REQUIRE(cuMemPoolSetAttribute(default_pool(), CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &never) == CUDA_SUCCESS);
+  const CUdeviceptr first = allocate_async(32 * kMiB, one);
+  REQUIRE(cusim_launch_fill(one, first, 32 * kMiB, 1, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, one) == CUDA_SUCCESS);
+  CHECK(allocate_async(32 * kMiB, two) == 0);
+  REQUIRE(allocate_async(32 * kMiB, one) == first);
+  REQUIRE(cusim_launch_fill(one, first, 32 * kMiB, 2, 1000) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(one, first, 32 * kMiB, 2, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, one) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(one) == CUDA_SUCCESS);
+  CHECK(allocate_async(5 * kMiB, two) == first);
+  CHECK(allocate_async(27 * kMiB, two) == first + 5 * kMiB);
+  CHECK(cusim_mismatched_bytes() == 0);
+  CHECK(cusim_violation_count() == 0);
+}
