@@ -182,6 +182,11 @@ CUresult AsyncBlocks::allocate_from_pool(DeviceState& device, std::size_t bytes,
   return is_answer(code) ? code : CUDA_ERROR_NOT_READY;
 }
 
+CUresult AsyncBlocks::allocate_outside(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
+  const RelaxedCaptureMode relaxed(device.driver);
+  return allocate_plain(device, bytes, out);
+}
+
 /// By cuMemAlloc, which waits for nothing either. Where memory is out, once more after what the pool has idle went back to the device.
 CUresult AsyncBlocks::allocate_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
   const CUresult code = device.driver.cuMemAlloc_v2(out, bytes);

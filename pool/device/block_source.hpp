@@ -28,6 +28,8 @@ class BlockSource {
   /// At least `bytes` of memory that may be used on any stream from now on. `*is_of_pool`: it comes from a memory pool, so that cuCtxDestroy leaves
   /// it.
   virtual CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) = 0;
+  /// The same from no pool, where blocks come from one otherwise.
+  virtual CUresult allocate_outside(DeviceState&, std::size_t /*bytes*/, CUdeviceptr*) { return CUDA_ERROR_NOT_SUPPORTED; }
   /// Frees what allocate() gave. CUDA_ERROR_NOT_READY: not now, because something captures that this call would disturb. May block.
   virtual CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
   /// The same for a block that nothing touches any more: without blocking, where the driver can do that.
@@ -66,6 +68,7 @@ class PlainBlocks final : public BlockSource {
 class AsyncBlocks final : public BlockSource {
  public:
   CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
+  CUresult allocate_outside(DeviceState& device, std::size_t bytes, CUdeviceptr* out) override;
   CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   /// CUDA_ERROR_NOT_READY: the driver does not free it in stream order, so that the free has to be deferred.
   CUresult free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;

@@ -18,6 +18,7 @@
 #include "pool/device/driver_backlog.hpp"
 #include "pool/device/driver_pool_sample.hpp"
 #include "pool/device/limit_account.hpp"
+#include "pool/device/pool_growth.hpp"
 #include "pool/device/pool_services.hpp"
 #include "pool/device/step_ends.hpp"
 #include "pool/driver/driver_api.hpp"
@@ -57,6 +58,7 @@ struct DeviceState {
         driver(pool_services.api, live_device.driver_calls),
         total_bytes(device_total_bytes),
         limit(limit_bytes),
+        growth(limit, pool_services.clock),
         timeline(pool_services.options.timeline_events, pool_services.trace, device_ordinal) {}
 
   observe::Counters& counters() { return live.counters; }
@@ -196,6 +198,7 @@ struct DeviceState {
   const Driver driver;
   const std::uint64_t total_bytes;
   LimitAccount limit;
+  PoolGrowth growth;
   std::atomic<std::uint64_t> graphs_asked_unix_ns{0};  ///< when the driver last said what it keeps for graphs
   Mutex driver_free_mutex;                             ///< a leaf: held by whoever writes the next one and live.driver_free_*, which belong together
   std::atomic<std::uint64_t> sampled_taken_bytes{0};   ///< taken_bytes() when the driver was last asked
@@ -216,12 +219,9 @@ struct DeviceState {
   // What the other pools from which the driver serves the program keep idle.
   DriverPoolSample mempools_idle;                                    ///< as the driver said last
   std::uint64_t mempools_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of that, what calls that are in the driver now count on
-  /// What pools of the driver took beyond the limit for calls that were then taken back (DriverCharge::take_back), and still have, as far as is
-  /// known.
-  std::uint64_t taken_back_bytes CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;        ///< no longer reserved, but held until the driver's free has returned
-  std::uint64_t being_freed_bytes CUPOOL_GUARDED_BY(lock) = 0;    ///< of blocks whose free waits in the driver (kBeingFreedFlag)
-  std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< Σ DriverBlocks
+  std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;           ///< no longer reserved, but held until the driver's free has returned
+  std::uint64_t being_freed_bytes CUPOOL_GUARDED_BY(lock) = 0;       ///< of blocks whose free waits in the driver (kBeingFreedFlag)
+  std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;     ///< Σ DriverBlocks
   DriverBacklog backlog_at_driver CUPOOL_GUARDED_BY(lock);
   std::atomic<bool> has_driver_blocks{false};                 ///< has ever had a block in DriverBlocks
   StepEnds steps;                                             ///< written under the lock; magazines read below_bytes() without it

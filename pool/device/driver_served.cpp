@@ -40,16 +40,20 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   const std::uint64_t bytes = round_request(request.bytes);
   if (!used() || policy_ == config::Policy::async) open_driver_pool(request);
   DriverCharge held(device_, idle_pools_, request, bytes);
+  CUresult result = CUDA_SUCCESS;
   const auto tell = [&] { return refusal_of(request); };
-  const auto take = [&] { return held.take(); };
-  if (const Status charged = charge(bytes, request.bytes, tell, ask, std::cref(take)); !charged.ok()) return charged.code();
-  held.hold();
-  CUresult result = held.run(call);
-  if (result == CUDA_SUCCESS && held.is_beyond_limit() && held.take_back(*out)) {
-    const auto take_all = [&] { return device_.limit.charge(bytes); };
-    if (const Status charged = charge(bytes, request.bytes, tell, ask, std::cref(take_all)); !charged.ok()) return charged.code();
+  for (bool is_again : {false, true}) {  // second pass: what waits to be freed goes first
+    bool must_make_room = is_again;
+    const auto take = [&] { return !std::exchange(must_make_room, false) && held.take(); };
+    if (const Status charged = charge(bytes, request.bytes, tell, ask, std::cref(take)); !charged.ok()) return charged.code();
     held.hold();
     result = held.run(call);
+    if (result != CUDA_SUCCESS || !held.is_beyond_limit(*out) || !held.take_back(*out)) break;
+    if (!is_again) continue;
+    *out = 0;
+    const Refused what = tell();
+    const MutexLock lock(device_.lock);
+    return refusals_.fail_by_limit(device_, request.bytes, what, ask).code;
   }
   if (result != CUDA_SUCCESS) held.refund();  // before the evidence is collected, which must not count the charge
   if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, refusal_of(request));

@@ -87,9 +87,8 @@ std::optional<std::uint64_t> IdlePools::charge_ours(DeviceState& device, std::ui
 }
 
 std::optional<std::uint64_t> IdlePools::charge_named(DeviceState& device, CUmemoryPool pool, std::uint64_t bytes) {
-  if (device.taken_back_bytes != 0) trim_others(device, device.taken_back_bytes);
-  device.taken_back_bytes = std::min(device.taken_back_bytes, device.limit.passed_bytes());
-  if (device.taken_back_bytes != 0) return std::nullopt;  // what was taken back would serve the next request, after another was refused for it
+  if (device.growth.has_late()) trim_others(device, device.limit.passed_bytes());
+  if (device.limit.passed_bytes() == 0) device.growth.forget_late();
   const std::uint64_t idle_bytes = std::min(ask_others(device, pool).named_kept_bytes, device.live.outside.mempools.load(std::memory_order_relaxed));
   const std::uint64_t covered_bytes = std::min(saturating_sub(idle_bytes, device.mempools_covered_bytes), bytes);
   if (!device.limit.charge(bytes - covered_bytes)) return std::nullopt;

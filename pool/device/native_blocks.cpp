@@ -136,9 +136,8 @@ bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
 }
 
 std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint64_t bytes) {
-  if (device.taken_back_bytes != 0) trim(device, device.taken_back_bytes);
-  device.taken_back_bytes = std::min(device.taken_back_bytes, device.limit.passed_bytes());
-  if (device.taken_back_bytes != 0) return std::nullopt;  // what was taken back would serve the next request, after another was refused for it
+  if (device.growth.has_late()) trim(device, device.limit.passed_bytes());
+  if (device.limit.passed_bytes() == 0) device.growth.forget_late();
   std::uint32_t pauses = 0;
   do {
     const std::uint64_t covered_bytes = std::min(saturating_sub(device.idle_bytes, device.idle_covered_bytes), bytes);
@@ -147,7 +146,13 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
   return std::nullopt;
 }
 
-Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& wanted) {
+  AllocationRequest request = wanted;
+  PoolGrowth::Turn turn;
+  if (source_->keeps_idle()) {
+    const MutexUnlock unlocked(device.lock);
+    turn = device.growth.begin(request.bytes);
+  }
   // Idle memory may serve the request, and must not count twice. What cannot serve it is returned first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
   std::optional<std::uint64_t> covered_bytes = charge(device, request.bytes);
@@ -180,33 +185,44 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   return Growth{extent, false};
 }
 
-/// Makes the driver's call, without the lock. Returns the block if the driver took more than the limit allows, because idle memory was in pieces.
-Error NativeBlocks::allocate_within_limit(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes,
+/// Makes the driver's call, without the lock. Where the driver takes more than the limit allows, because idle memory is in pieces or its pool grows by
+/// a step, that goes back, and the block is one outside the pool if there is room for it.
+Error NativeBlocks::allocate_within_limit(DeviceState& device, ContextPool& home, AllocationRequest& request, std::uint64_t covered_bytes,
                                           CUdeviceptr* address, bool* is_of_pool) {
-  // Stream-ordered calls that the driver served may have made its pool exceed the limit: that is no reason to refuse what lies idle there.
+  // What is late to go back may have made a pool exceed the limit: that is no reason to refuse what lies idle elsewhere.
   const std::uint64_t before_bytes = device.limit.passed_bytes();
+  const auto beyond_bytes = [&]() CUPOOL_REQUIRES(device.lock) { return saturating_sub(device.limit.passed_bytes(), before_bytes); };
   device.idle_covered_bytes += covered_bytes;
-  CUresult code = CUDA_SUCCESS;
-  {
-    const MutexUnlock unlocked(device.lock);
-    code = source_->allocate(device, home, request.requested_bytes, address, is_of_pool);
-    if (code == CUDA_SUCCESS && !device.services.owners.add(*address, request.bytes, device.ordinal)) {
-      source_->free_unused(device, home, *address);  // the program has not seen the block
-      code = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-  }
+  const CUresult code =
+      allocate_by(device, home, request, address, [&] { return source_->allocate(device, home, request.requested_bytes, address, is_of_pool); });
   book_idle(device, covered_bytes);
   if (code != CUDA_SUCCESS) return {code, kAllocate};
-  const auto is_beyond = [&]() CUPOOL_REQUIRES(device.lock) { return device.limit.passed_bytes() > before_bytes; };
   std::uint32_t pauses = 0;
-  while (is_beyond() && await_others(device, &pauses)) book_idle(device);
-  if (!is_beyond()) return {};
-  trim(device);
-  if (!is_beyond()) return {};
+  while (beyond_bytes() != 0 && await_others(device, &pauses)) book_idle(device);
+  if (beyond_bytes() != 0) trim(device, beyond_bytes());
+  if (beyond_bytes() == 0 && !device.growth.is_late(*address, request.bytes)) return {};
   const Error refusal = free_unseen(device, home, *address, request.bytes, kLimitRefusal);
   book_idle(device);
-  trim(device);
+  if (beyond_bytes() != 0) trim(device, beyond_bytes());
+  if (beyond_bytes() != 0) return refusal;
+  *is_of_pool = false;
+  const std::uint64_t rounding_bytes = rounding_of(request.bytes);
+  if (!device.limit.charge(rounding_bytes)) return refusal;
+  request.bytes += rounding_bytes;
+  if (allocate_by(device, home, request, address, [&] { return source_->allocate_outside(device, request.requested_bytes, address); }) ==
+      CUDA_SUCCESS)
+    return {};
   return refusal;
+}
+
+/// Makes `call`, which allocates the block, without the lock.
+CUresult NativeBlocks::allocate_by(DeviceState& device, ContextPool& home, const AllocationRequest& request, const CUdeviceptr* address,
+                                   const std::function<CUresult()>& call) {
+  const MutexUnlock unlocked(device.lock);
+  const CUresult code = call();
+  if (code != CUDA_SUCCESS || device.services.owners.add(*address, request.bytes, device.ordinal)) return code;
+  source_->free_unused(device, home, *address);  // the program has not seen the block
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /// Returns to the driver a block that the program is not to have. Returns the refusal for the request.

@@ -6,6 +6,7 @@
 // Thread rule: as DeviceAllocator; the device's lock.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -83,19 +84,24 @@ class NativeBlocks final : public DeviceAllocator {
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
-  Error allocate_within_limit(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes,
-                              CUdeviceptr* address, bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
+  Error allocate_within_limit(DeviceState& device, ContextPool& home, AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address,
+                              bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
+  CUresult allocate_by(DeviceState& device, ContextPool& home, const AllocationRequest& request, const CUdeviceptr* address,
+                       const std::function<CUresult()>& call) CUPOOL_REQUIRES(device.lock);
   Error free_unseen(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
   bool move_aside(std::uint64_t address, std::uint64_t bytes);
   void lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) CUPOOL_REQUIRES(device.lock);
   void lose_all(DeviceState& device, LossVisitor& visitor, bool may_be_gone) CUPOOL_REQUIRES(device.lock);
   void push_waiting(heap::Extent* extent);
+  /// What the driver adds to a block that it does not put beside others.
+  static std::uint64_t rounding_of(std::uint64_t bytes) {
+    return bytes > kRegionGranularity_bytes / 2 ? align_up(bytes, kRegionGranularity_bytes) - bytes : 0;
+  }
   void count(const Node& node, std::int64_t sign) {
     const std::uint64_t bytes = node.region.bytes;
-    const bool is_whole = !node.is_of_pool && bytes > kRegionGranularity_bytes / 2;
     bytes_ += static_cast<std::uint64_t>(sign) * bytes;
-    if (is_whole) rounding_bytes_ += static_cast<std::uint64_t>(sign) * (align_up(bytes, kRegionGranularity_bytes) - bytes);
+    if (!node.is_of_pool) rounding_bytes_ += static_cast<std::uint64_t>(sign) * rounding_of(bytes);
   }
 
   const std::unique_ptr<BlockSource> source_;

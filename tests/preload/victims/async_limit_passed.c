@@ -1,11 +1,12 @@
-// Stream-ordered calls fill the driver's pool, which grows in steps, to the limit and a step beyond. What is freed there serves plain calls at once: neither the step
-// nor idle memory in the way is a reason to refuse what fits.
+// Stream-ordered calls fill the driver's pool, which grows in steps, to the limit. What is freed there serves plain calls at once: neither the next step, which would
+// pass the limit, nor idle memory in the way is a reason to refuse what fits.
 //! env CUPOOL_POLICY=async
 //! check c["failed_allocations"] == 0
-//! case just_beyond
-//! env CUPOOL_LIMIT=61MiB
-//! case just_below
-//! env CUPOOL_LIMIT=64MiB
+//! case small_steps
+//! env CUPOOL_LIMIT=62MiB
+//! case steps_of_an_h100
+//! env CUPOOL_LIMIT=70MiB
+//! env CUSIM_POOL_STEP=32MiB
 #include "victim.h"
 
 enum { kBlocks = 30 };

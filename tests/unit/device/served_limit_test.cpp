@@ -1,7 +1,9 @@
 // Under a limit: what pools of the driver's keep idle, as held, and as what serves. pool/device/driver_served.cpp, idle_pools.cpp.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -28,15 +30,17 @@ struct Program {
   CUstream stream = nullptr;
   CUmemoryPool pool = nullptr;
   CUresult fails_with = CUDA_SUCCESS;  ///< what the driver says instead of serving
+  bool yields = false;                 ///< other threads come between the driver's call and what follows
 
   CUresult allocate(CUdeviceptr* out, std::size_t bytes) {
     DriverServed request{0, rig.context(), true, pool == nullptr, 7, bytes, "cuMemAllocAsync"};
     request.handle = stream;
     request.mempool = [this] { return pool; };
     const auto call = [&] {
-      return fails_with != CUDA_SUCCESS ? fails_with
-             : pool != nullptr          ? cuMemAllocFromPoolAsync(out, bytes, pool, stream)
-                                        : cuMemAllocAsync(out, bytes, stream);
+      if (fails_with != CUDA_SUCCESS) return fails_with;
+      const CUresult code = pool != nullptr ? cuMemAllocFromPoolAsync(out, bytes, pool, stream) : cuMemAllocAsync(out, bytes, stream);
+      if (yields) std::this_thread::yield();
+      return code;
     };
     return rig.pools().allocate_by_driver(request, out, std::cref(call), {});
   }
@@ -47,6 +51,12 @@ struct Program {
 };
 
 constexpr std::size_t kBlock_bytes = 2 * kMiB;
+
+/// Pools of the driver grow by 32 MiB, which their blocks divide, as on an H100.
+struct Steps {
+  Steps() { cusim_configure("POOL_STEP", "32MiB"); }  // read by the Rig's reset
+  ~Steps() { cusim_configure("POOL_STEP", nullptr); }
+};
 
 /// One of several threads, with at most eight blocks at once.
 void take_and_give(Rig& rig, unsigned seed, std::atomic<std::uint64_t>& failures) {
@@ -122,7 +132,7 @@ TEST_CASE("a call that idle memory was to serve and that the driver refuses cost
   CHECK(rig.pools().check() == "");
 }
 
-TEST_CASE("async: what the driver took beyond the limit and has not back yet serves nobody, and then everybody") {
+TEST_CASE("async: what the driver took beyond the limit and has not back yet serves nobody, and then everybody; what lay idle before serves") {
   Rig rig(under(config::Policy::async, "64MiB"));
   Program first{rig, new_stream()};
   Program second{rig, new_stream()};
@@ -132,17 +142,88 @@ TEST_CASE("async: what the driver took beyond the limit and has not back yet ser
   for (const Program* program : {&first, &second}) REQUIRE(cusim_launch_wait_host(program->stream, &released) == CUDA_SUCCESS);
   REQUIRE(first.free(block) == CUDA_SUCCESS);  // idle, and of no use to another stream
   CHECK(second.allocate(&block, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(cusim_calls("cuMemFreeAsync") == 2);  // it was served by fresh memory, beyond the limit
-  const std::uint64_t calls = cusim_calls("cuMemAllocAsync");
+  CHECK(cusim_calls("cuMemFreeAsync") == 3);  // it was served by fresh memory, beyond the limit, and from that again
   CHECK(second.allocate(&block, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(first.allocate(&block, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(cusim_calls("cuMemAllocAsync") == calls);
+  CHECK(block == 0);
+  REQUIRE(first.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);  // its own again
   CHECK(rig.pools().check() == "");
+  REQUIRE(first.free(block) == CUDA_SUCCESS);
   released = 1;
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   REQUIRE(second.allocate(&block, 64 * kMiB) == CUDA_SUCCESS);
   CHECK(cusim_used_bytes(0) <= 64 * kMiB);
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: a step of the driver's pool that passes the limit goes back at once, and what is idle serves on") {
+  const Steps steps;
+  Rig rig(under(config::Policy::async, "80MiB"));
+  Program program{rig, new_stream()};
+  std::vector<CUdeviceptr> blocks(32);
+  for (CUdeviceptr& block : blocks) REQUIRE(program.allocate(&block, kBlock_bytes) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == 64 * kMiB);
+  CUdeviceptr other = 0;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(program.allocate(&other, kBlock_bytes) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(other == 0);
+    CHECK(cusim_used_bytes(0) == 64 * kMiB);
+    CHECK(rig.pools().check() == "");
+  }
+  REQUIRE(program.free(blocks.front()) == CUDA_SUCCESS);
+  REQUIRE(program.allocate(&blocks.front(), kBlock_bytes) == CUDA_SUCCESS);
+  for (CUdeviceptr block : blocks) REQUIRE(program.free(block) == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: where the driver's pool cannot grow within the limit a plain block lies outside it, and counts as what it takes") {
+  const Steps steps;
+  Rig rig(under(config::Policy::async, "80MiB"));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 32; ++i) blocks.push_back(rig.allocate(kBlock_bytes));
+  CHECK(cusim_used_bytes(0) == 64 * kMiB);
+  for (int i = 0; i < 4; ++i) blocks.push_back(rig.allocate(3 * kMiB));
+  CHECK(cusim_used_bytes(0) == 80 * kMiB);
+  CHECK_FALSE(rig.try_allocate(3 * kMiB).ok());
+  CHECK(cusim_used_bytes(0) == 80 * kMiB);
+  CHECK(now(rig.counters().native_fallbacks) == 4);
+  CHECK(rig.pools().check() == "");
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  CHECK(rig.try_allocate(64 * kMiB).ok());
+  CHECK(cusim_used_bytes(0) <= 80 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("threads: a step of the driver's pool that passes the limit goes back, whoever else takes memory meanwhile") {
+  constexpr int kThreads = 8, kRounds = 3, kBlocks = 20;
+  const Steps steps;
+  Rig rig(under(config::Policy::async, "80MiB"));
+  std::barrier all(kThreads);
+  std::atomic<std::uint64_t> most_bytes{0};
+  std::atomic<int> refused{0}, failures{0};
+  const auto fill_and_empty = [&](unsigned seed) {
+    cuCtxSetCurrent(rig.context());
+    Program program{rig, new_stream()};
+    program.yields = true;
+    std::mt19937 random(seed);
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<CUdeviceptr> blocks(kBlocks);
+      for (CUdeviceptr& block : blocks)
+        if (program.allocate(&block, 1 + random() % (3 * kMiB)) != CUDA_SUCCESS) refused.fetch_add(1);
+      all.arrive_and_wait();
+      if (seed == 0) most_bytes = std::max(most_bytes.load(), cusim_used_bytes(0));
+      all.arrive_and_wait();
+      for (const CUdeviceptr block : blocks)
+        if (block != 0 && program.free(block) != CUDA_SUCCESS) failures.fetch_add(1);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 0; seed < kThreads; ++seed) threads.emplace_back(fill_and_empty, seed);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(refused > 0);
+  CHECK(failures == 0);
+  CHECK(most_bytes == 64 * kMiB);  // two steps
+  CHECK(rig.pools().check() == "");
+  CHECK(rig.try_allocate(64 * kMiB).ok());
 }
 
 TEST_CASE("async: what the driver took beyond the limit, and gives back in time, is held once") {
