@@ -133,7 +133,7 @@ void note_context(CUcontext context, int device) {
   Process& own = process();
   note_device(device);
   own.contexts.lives(context);
-  own.pools.context_seen(context, device);
+  own.pools.context_seen(context, device, own.contexts.life_in(context, device));
   share_with_new_context(context, device);
   share_driver_pools(own, device, own.peers.devices());
 }

@@ -2,7 +2,7 @@
 //
 // A cuMemAlloc region dies with its context, so each context has allocators of its own; counters and limit are the device's. After cuCtxDestroy a
 // ContextPool may go on as an orphan: without a context, but with live blocks of memory pools, which belong to no context (CUDA Driver API 13.0,
-// cuCtxDestroy). It is never freed while the PoolSet lives, because threads cache its address; one that is empty serves the device's next context.
+// cuCtxDestroy). It is never freed while the PoolSet lives, because threads cache its address; one without a context serves the device's next one.
 // Thread rule: as the two groups of members say.
 #pragma once
 
@@ -42,7 +42,8 @@ struct ContextPool {
   std::uint64_t late_given_bytes = 0;             ///< Σ regions that went back so and were not yet the device's when their wait ended,
   std::uint64_t late_arrived_bytes = 0;           ///< and of these, what has become the device's since
   std::atomic<bool> can_outlive{false};  ///< blocks of memory pools in `pooled` can stay when the context is destroyed; read without the lock
-  bool is_orphan = false;                ///< its context was destroyed and blocks of memory pools stayed: no context gets it until they are freed
+  bool is_orphan = false;                ///< its context was destroyed and blocks of memory pools stayed
+  bool has_adopted = false;              ///< it was an orphan when its context came: some of its blocks may be older than that
   bool must_empty = false;               ///< an orphan: it has free memory that may go back
   bool is_emptying = false;  ///< an orphan: a thread gives that back, or is in the driver with it for another reason, so that it must stay
 

@@ -48,10 +48,10 @@ void Batch::prepend(Batch& other) {
   other = Batch{};
 }
 
-void Batch::remove_of(const ContextPool* home) {
+void Batch::remove_of(const ContextPool* home, bool but_pool_blocks) {
   for (Extent* extent = first; extent != nullptr;) {
     Extent* next = extent->bin_next;
-    if (info_of(*extent).home == home) remove(extent);
+    if (info_of(*extent).home == home && !(but_pool_blocks && mempool_of(*extent) != 0)) remove(extent);
     extent = next;
   }
 }
@@ -142,9 +142,9 @@ Batch DeferredFrees::finish(Epoch* epoch) {
   return batch;
 }
 
-void DeferredFrees::forget(const ContextPool* home) {
-  batch_.remove_of(home);
-  for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.remove_of(home);
+void DeferredFrees::forget(const ContextPool* home, bool but_pool_blocks) {
+  batch_.remove_of(home, but_pool_blocks);
+  for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.remove_of(home, but_pool_blocks);
 }
 
 bool DeferredFrees::holds(const ContextPool* home) const {

@@ -49,7 +49,7 @@ struct Batch {
   void remove(heap::Extent* extent);
   /// Moves everything from `other` to the front of this batch.
   void prepend(Batch& other);
-  void remove_of(const ContextPool* home);
+  void remove_of(const ContextPool* home, bool but_pool_blocks);
   bool holds(const ContextPool* home) const;
 };
 
@@ -148,7 +148,7 @@ class DeferredFrees {
   /// Is any block of `home` deferred?
   bool holds(const ContextPool* home) const;
   /// The context of `home` has died: its blocks leave every list.
-  void forget(const ContextPool* home);
+  void forget(const ContextPool* home, bool but_pool_blocks);
   /// The first broken invariant as a sentence, or an empty string. `bytes`: what all blocks in here should add up to.
   std::string check(std::uint64_t bytes) const;
 

@@ -151,13 +151,15 @@ class DeviceAllocator {
   };
   virtual void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) = 0;
   /// As abandon(), but where memory does not belong to a context, live blocks of memory pools stay together with the memory they lie in; returns
-  /// whether there are any. All the rest is free then, and is to be released.
-  virtual bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) {
+  /// whether there are any. All the rest is free then, and is to be released. `also_deferred`: those whose free waits for its epoch stay as well.
+  virtual bool outlive(DeviceState& device, LossVisitor& visitor, bool /*also_deferred*/) CUPOOL_REQUIRES(device.lock) {
     abandon(device, visitor);
     return false;
   }
   /// Can outlive() keep blocks?
   virtual bool can_outlive() const { return false; }
+  /// After outlive(): can the memory serve another context beside the blocks that stayed?
+  virtual bool can_serve_next() const { return false; }
   /// Is any block live or deferred? O(blocks).
   virtual bool holds_blocks() const { return true; }
   /// Appends this allocator's regions and blocks to the address map.

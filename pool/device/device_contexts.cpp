@@ -22,20 +22,32 @@ constexpr std::uint64_t kLongestPinPause_ns = 2'000'000;
 std::string text_of(CUcontext context) { return "context " + observe::human_address(reinterpret_cast<std::uintptr_t>(context)); }
 }  // namespace
 
-ContextPool* DevicePool::context_seen(CUcontext context) {
-  const MutexLock lock(device_.lock);
+/// Where the next context goes: on with an orphan, so that its blocks lie in the pages of those that stay, or to a ContextPool without blocks. Not a
+/// primary context, with whose end blocks of memory pools go; nor where several devices are in use, since the memory may be open for some of them.
+ContextPool* DevicePool::place_for(BlockLife life) {
+  const bool may_adopt = life == BlockLife::pool && may_page() && !device_.services.contexts.has_others(device_);
   ContextPool* unused = nullptr;
   for (const auto& home : homes_) {
-    if (home->context == context) return home.get();
+    if (may_adopt && home->is_orphan && !home->is_emptying && home->releasing_abandoned == 0 && home->pooled->can_serve_next()) {
+      home->is_orphan = home->must_empty = false;
+      home->has_adopted = true;
+      return home.get();
+    }
     if (!home->is_in_use()) unused = home.get();
   }
-  if (unused == nullptr) {
-    std::unique_ptr<BlockSource> source;
-    if (policy_ == config::Policy::async) source = std::make_unique<AsyncBlocks>();
-    else source = std::make_unique<PlainBlocks>(policy_ == config::Policy::platform);
-    homes_.push_back(std::make_unique<ContextPool>(*this, device_, std::move(source)));
-    unused = homes_.back().get();
-  }
+  if (unused != nullptr) return unused;
+  std::unique_ptr<BlockSource> source;
+  if (policy_ == config::Policy::async) source = std::make_unique<AsyncBlocks>();
+  else source = std::make_unique<PlainBlocks>(policy_ == config::Policy::platform);
+  homes_.push_back(std::make_unique<ContextPool>(*this, device_, std::move(source)));
+  return homes_.back().get();
+}
+
+ContextPool* DevicePool::context_seen(CUcontext context, BlockLife life) {
+  const MutexLock lock(device_.lock);
+  for (const auto& home : homes_)
+    if (home->context == context) return home.get();
+  ContextPool* const unused = place_for(life);
   if (!unpooled_ && unused->pooled == nullptr) unused->pooled = make_heap();
   unused->can_outlive.store(unused->pooled != nullptr && unused->pooled->can_outlive(), std::memory_order_relaxed);
   device_.services.contexts.add(unused, context);
@@ -116,12 +128,16 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
 
 /// The backing is chosen for each context when it is first seen. Under `auto`, pages serve only while no other device is in use: copies between
 /// devices without peer access fail on mapped memory where they work on cuMemAlloc memory.
+bool DevicePool::may_page() const {
+  const config::Backing backing = device_.services.options.backing;
+  return backing == config::Backing::pages ||
+         (backing == config::Backing::automatic && !device_.services.keeps_to_segments.load(std::memory_order_relaxed) &&
+          !device_.services.contexts.has_others(device_));
+}
+
 std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
-  const PoolServices& services = device_.services;
-  const config::Backing backing = services.options.backing;
-  const bool may_page =
-      backing == config::Backing::pages || (backing == config::Backing::automatic && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
-                                            !device_.services.contexts.has_others(device_));
+  const config::Backing backing = device_.services.options.backing;
+  const bool may_page = this->may_page();
   auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
   const bool is_available = memory->available() && !device_.opens_no_pages;
   device_.pages_available = is_available && !may_page;
@@ -170,21 +186,24 @@ struct DevicePool::Books final : DeviceAllocator::LossVisitor {
 void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   magazines_.close_all(device_);
   if (magazines_.is_peak_new()) figures_.sample_peak(device_);
-  deferred_.forget(&home);
+  // What stays of earlier contexts is no business of this one's end, whichever it is.
+  if (home.has_adopted) pool_blocks = PoolBlocks::stay;
+  deferred_.forget(&home, home.has_adopted);
   preallocation_.forget(home);
   Books books(*this, ticks());
   if (home.pooled != nullptr) {
-    if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books);
+    if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books, home.has_adopted);
     else home.pooled->abandon(device_, books);
     for (const StreamLanes::Entry& entry : home.streams.entries()) home.pooled->remove_lane(entry.lane);
   }
   home.streams.forget();
   home.release_stream.store(nullptr, std::memory_order_relaxed);
   home.late_given_bytes = home.late_arrived_bytes = 0;
-  if (pool_blocks == PoolBlocks::stay) home.natives.outlive(device_, books);
+  if (pool_blocks == PoolBlocks::stay) home.natives.outlive(device_, books, false);
   else home.natives.abandon(device_, books);
   home.context = nullptr;
   home.serving = false;
+  home.has_adopted = false;
   figures_.publish(device_);
 }
 

@@ -110,8 +110,8 @@ class DevicePool {
   Status set_sync_memops(CUdeviceptr address, bool on);
   void before_capture();
 
-  /// The pool of `context`, which is made if the context is new.
-  ContextPool* context_seen(CUcontext context);
+  /// The pool of `context`, which is made if the context is new. One whose blocks of memory pools outlive it may go on with an orphan's memory.
+  ContextPool* context_seen(CUcontext context, BlockLife life);
   /// Runs `destroy` while no other thread is in the driver with the context; forgets what the context held when `is_dead()` says that it is gone.
   /// Returns what `destroy` returned.
   CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
@@ -211,6 +211,8 @@ class DevicePool {
   Refused refusal_of(const DriverServed& request) const CUPOOL_EXCLUDES(device_.lock);
 
   // device_contexts.cpp
+  ContextPool* place_for(BlockLife life) CUPOOL_REQUIRES(device_.lock);
+  bool may_page() const CUPOOL_REQUIRES(device_.lock);
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
   struct Books;
   void forget(ContextPool& home, PoolBlocks pool_blocks) CUPOOL_REQUIRES(device_.lock);

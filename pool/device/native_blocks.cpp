@@ -309,7 +309,7 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
 void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose_all(device, visitor, true); }
 
 /// To the program all of them are lost, since they came from plain calls. What lies in the driver's pool is left there until free_left().
-bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
+bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor, bool) {
   lose_all(device, visitor, false);
   return false;
 }

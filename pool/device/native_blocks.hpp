@@ -33,7 +33,7 @@ class NativeBlocks final : public DeviceAllocator {
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
-  bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  bool outlive(DeviceState& device, LossVisitor& visitor, bool also_deferred) CUPOOL_REQUIRES(device.lock) override;
   /// Has the driver given out addresses of our live blocks again in the last grow()? Then those blocks were freed behind our back.
   bool has_given_again() const { return !given_again_.empty(); }
   void lose_given_again(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock);

@@ -1,6 +1,6 @@
 // Orphans: blocks of memory pools whose context was destroyed. Natively they belong to no context, and the program may go on using and freeing them
-// (CUDA Driver API 13.0, cuCtxDestroy). The ContextPool that they lie in is an orphan: nothing is allocated there any more, and what becomes empty
-// goes back to the driver.
+// (CUDA Driver API 13.0, cuCtxDestroy). The ContextPool that they lie in is an orphan: what becomes empty there goes back to the driver, and
+// nothing is allocated until a context goes on with it (DevicePool::place_for).
 //
 // Also what plain calls under `async` had there (free_left).
 // Thread rule: the device's lock, let go of around every driver call.

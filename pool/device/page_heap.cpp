@@ -162,15 +162,18 @@ void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   is_refused_ = is_preallocated_ = false;
 }
 
-bool PageHeap::outlive(DeviceState& device, LossVisitor& visitor) {
+bool PageHeap::outlive(DeviceState& device, LossVisitor& visitor, bool also_deferred) {
   bool has_any = false;
   const auto stays = [&](Extent& extent) {
-    if (extent.state != ExtentState::live || mempool_of(extent) == 0) return false;
+    if (mempool_of(extent) == 0 || (extent.state == ExtentState::deferred && !also_deferred)) return false;
     visitor.stays(extent);
     return has_any = true;
   };
   heap_.reclaim(stays, [&](Extent& extent) { visitor.lost(extent); });
   if (!has_any) abandon(device, visitor);
+  whole_page_requests_ = other_requests_ = anywhere_requests_ = moved_at_ = 0;  // what comes next is another program's habits
+  is_refused_ = is_preallocated_ = false;
+  must_ask_ = true;
   return has_any;
 }
 

@@ -9,7 +9,7 @@
 // large handles are made, blocks that are small beside them have addresses of their own (zones, page_zones.cpp), since one of them would keep a whole
 // handle from everybody; and a block does not begin on the page of a much smaller one (heap::FitPolicy). Live and deferred blocks never move.
 // This memory belongs to no context: when one ends its blocks are forgotten at once, and release_abandoned() gives the memory back. Blocks of memory
-// pools stay where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what becomes empty is released.
+// pools stay where they are after cuCtxDestroy (outlive()); what becomes empty is released then, and a later context may allocate beside them.
 // Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
 // Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The driver may
 // wait there for running work (cuMemSetAccess, cuMemUnmap), which may itself wait for another thread of the program. So nobody waits for that thread
@@ -101,8 +101,9 @@ class PageHeap final : public ExtentAllocator {
   HeapFigures figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
-  bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  bool outlive(DeviceState& device, LossVisitor& visitor, bool also_deferred) CUPOOL_REQUIRES(device.lock) override;
   bool can_outlive() const override { return true; }
+  bool can_serve_next() const override { return !supplying_ && releasing_ == 0; }
   bool holds_blocks() const override;
   void release_abandoned(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;

@@ -106,7 +106,7 @@ class PoolSet::Impl {
     if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;  // whatever the error is, the program's own call meets it too
     DevicePool* pool = pool_for(ordinal);
     if (pool == nullptr) return nullptr;
-    home = pool->context_seen(context);
+    home = pool->context_seen(context, BlockLife::context);
     // A primary context that has ended can still be a thread's current one, and the driver still tells its device: a late thread would get memory
     // that nobody ends. Asked once the context is known here, so that an end from now on is met. [?] that a driver reports a released one as gone.
     const auto is_gone = [&] {
@@ -465,9 +465,9 @@ bool PoolSet::saw_unpooled(const char* api) {
   return false;
 }
 
-void PoolSet::context_seen(CUcontext context, int device) {
+void PoolSet::context_seen(CUcontext context, int device, BlockLife life) {
   if (impl_->services.contexts.find(context) != nullptr) return;
-  if (DevicePool* pool = impl_->pool_for(device)) pool->context_seen(context);
+  if (DevicePool* pool = impl_->pool_for(device)) pool->context_seen(context, life);
 }
 
 void PoolSet::await_end_of(CUcontext context) {

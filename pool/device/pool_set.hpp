@@ -252,8 +252,8 @@ class PoolSet {
 
   // --- contexts, captures -----------------------------------------------------------------------------
 
-  /// A context exists (it was created, or a primary one was retained). Idempotent.
-  void context_seen(CUcontext context, int device);
+  /// A context exists (it was created, or a primary one was retained). Idempotent. `life`: of its blocks of memory pools.
+  void context_seen(CUcontext context, int device, BlockLife life = BlockLife::context);
   /// Runs `destroy` (the real call that may end `context`) so that no allocation is served from it meanwhile. When `is_dead()` says so afterwards,
   /// everything it held is forgotten without a driver call, except live blocks of memory pools on mapped pages that `stay`: they keep their address
   /// until they are freed, and their context is null.

@@ -13,7 +13,7 @@ namespace cupool::test {
 inline CUcontext create(Rig& rig, int device) {
   CUcontext context = nullptr;
   REQUIRE(cuCtxCreate_v2(&context, 0, device) == CUDA_SUCCESS);
-  rig.pools().context_seen(context, device);
+  rig.pools().context_seen(context, device, BlockLife::pool);
   return context;
 }
 

@@ -7,50 +7,12 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/unit/device/beside.hpp"
 #include "tests/unit/device/ending.hpp"
 #include "tests/unit/device/stream_rig.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
-
-namespace {
-
-/// A context beside the primary, with a stream.
-struct Beside {
-  explicit Beside(Rig& with) : rig(with), context(create(with, 0)), stream(new_stream()) {}
-  CUdeviceptr on(std::size_t bytes, std::uint8_t mempool = kDefaultPool) {
-    const Result<CUdeviceptr> block = rig.pools().allocate_on(context, bytes, name_of(stream), mempool, "cuMemAllocAsync", BlockLife::pool);
-    REQUIRE(block.code() == CUDA_SUCCESS);
-    return block.value();
-  }
-  /// The primary is current then.
-  void destroy() {
-    CHECK(rig.pools().end_context(
-              context, [this] { return cuCtxDestroy_v2(context); }, [] { return true; }) == CUDA_SUCCESS);
-    rig.use(0);
-  }
-  Rig& rig;
-  CUcontext context;
-  CUstream stream;
-};
-
-bool is_filled(CUdeviceptr address, std::size_t bytes, unsigned char value) {
-  std::vector<unsigned char> found(bytes);
-  REQUIRE(cuMemcpyDtoH_v2(found.data(), address, bytes) == CUDA_SUCCESS);
-  return found == std::vector<unsigned char>(bytes, value);
-}
-
-void give_back_all(Rig& rig) {
-  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-  rig.pools().trim();
-  CHECK(now(rig.counters().live_bytes) == 0);
-  CHECK(now(rig.counters().deferred_bytes) == 0);
-  CHECK(now(rig.counters().reserved_bytes) == 0);
-  CHECK(cusim_used_bytes(0) == 0);
-  CHECK(rig.pools().check() == "");
-}
-
-}  // namespace
 
 TEST_CASE("pages: blocks of memory pools stay when their context is destroyed, and nobody gets their bytes") {
   StreamRig rig(on_pages());
@@ -72,6 +34,8 @@ TEST_CASE("pages: blocks of memory pools stay when their context is destroyed, a
   CHECK(now(rig.counters().live_blocks) == 2);
   CHECK(rig.pools().mempool_figures(0, kDefaultPool).used_bytes == 5 * kMiB);
   CHECK(rig.pools().mempool_figures(0, 2).used_bytes == 3000);
+  const observe::Snapshot left = rig.snapshot();
+  for (const auto& region : left.devices.at(0).regions) CHECK(region.context == 0);
   CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
   CHECK(rig.pools().check() == "");
   std::vector<CUdeviceptr> others;
@@ -87,7 +51,7 @@ TEST_CASE("pages: blocks of memory pools stay when their context is destroyed, a
   const auto row = std::find_if(blocks.begin(), blocks.end(), [large](const auto& block) { return block.address == large; });
   REQUIRE(row != blocks.end());
   CHECK(row->state == observe::BlockState::live);
-  CHECK(snapshot.devices.at(0).regions.at(row->region).context == 0);
+  CHECK(snapshot.devices.at(0).regions.at(row->region).context == reinterpret_cast<std::uintptr_t>(next.context));  // which goes on there
   for (std::size_t i = 0; i < 20; ++i) rig.free(others[i]);
   rig.use(0);
   rig.free_on(large, new_stream());
