@@ -147,7 +147,7 @@ class DeferredFrees {
 
   /// Is any block of `home` deferred?
   bool holds(const ContextPool* home) const;
-  /// The context of `home` has died: its blocks leave every list.
+  /// The context of `home` has died: its blocks leave every list; with `but_pool_blocks` those of memory pools stay.
   void forget(const ContextPool* home, bool but_pool_blocks);
   /// The first broken invariant as a sentence, or an empty string. `bytes`: what all blocks in here should add up to.
   std::string check(std::uint64_t bytes) const;

@@ -87,8 +87,10 @@ std::optional<std::uint64_t> IdlePools::charge_ours(DeviceState& device, std::ui
 }
 
 std::optional<std::uint64_t> IdlePools::charge_named(DeviceState& device, CUmemoryPool pool, std::uint64_t bytes) {
-  if (device.growth.has_late()) trim_others(device, device.limit.passed_bytes());
-  if (device.limit.passed_bytes() == 0) device.growth.forget_late();
+  if (device.growth.has_late()) {
+    trim_others(device, device.limit.passed_bytes());
+    if (device.limit.passed_bytes() == 0) device.growth.forget_late();
+  }
   const std::uint64_t idle_bytes = std::min(ask_others(device, pool).named_kept_bytes, device.live.outside.mempools.load(std::memory_order_relaxed));
   const std::uint64_t covered_bytes = std::min(saturating_sub(idle_bytes, device.mempools_covered_bytes), bytes);
   if (!device.limit.charge(bytes - covered_bytes)) return std::nullopt;

@@ -136,8 +136,10 @@ bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
 }
 
 std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint64_t bytes) {
-  if (device.growth.has_late()) trim(device, device.limit.passed_bytes());
-  if (device.limit.passed_bytes() == 0) device.growth.forget_late();
+  if (device.growth.has_late()) {
+    trim(device, device.limit.passed_bytes());
+    if (device.limit.passed_bytes() == 0) device.growth.forget_late();
+  }
   std::uint32_t pauses = 0;
   do {
     const std::uint64_t covered_bytes = std::min(saturating_sub(device.idle_bytes, device.idle_covered_bytes), bytes);
@@ -149,7 +151,7 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& wanted) {
   AllocationRequest request = wanted;
   PoolGrowth::Turn turn;
-  if (source_->keeps_idle()) {
+  if (source_->keeps_idle() && device.limit.limit_bytes() != 0) {
     const MutexUnlock unlocked(device.lock);
     turn = device.growth.begin(request.bytes);
   }

@@ -171,7 +171,7 @@ bool PageHeap::outlive(DeviceState& device, LossVisitor& visitor, bool also_defe
   };
   heap_.reclaim(stays, [&](Extent& extent) { visitor.lost(extent); });
   if (!has_any) abandon(device, visitor);
-  whole_page_requests_ = other_requests_ = anywhere_requests_ = moved_at_ = 0;  // what comes next is another program's habits
+  whole_page_requests_ = other_requests_ = anywhere_requests_ = moved_at_ = 0;  // the next context's habits are its own
   is_refused_ = is_preallocated_ = false;
   must_ask_ = true;
   return has_any;

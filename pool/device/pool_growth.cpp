@@ -57,6 +57,7 @@ bool PoolGrowth::is_late(std::uint64_t address, std::uint64_t bytes) const {
 }
 
 bool PoolGrowth::has_late() const {
+  if (limit_.limit_bytes() == 0) return false;
   const MutexLock lock(mutex_);
   return late_count_ != 0;
 }
