@@ -37,6 +37,25 @@ ipc::BlockHandle put(IpcRegistry& registry, std::uint32_t index) {
   return {registry.owner(), written.nonce, index};
 }
 
+/// One block of another process, which the opener finds.
+struct Exported {
+  SharedFolder shared;
+  IpcRegistry exporter{kOther, shared.path.c_str()};
+  IpcRegistry opener{kSelf, shared.path.c_str()};
+  ipc::BlockHandle handle{};
+
+  Exported() {
+    REQUIRE(exporter.reserve(0));
+    handle = put(exporter, 0);
+    REQUIRE(is_found());
+  }
+  fs::path file() const { return *fs::directory_iterator(shared.own()); }
+  bool is_found() const {
+    ipc::BlockPlace read;
+    return opener.read(handle, read);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("no file before the first entry, one of 0600 afterwards, none after the end") {
@@ -158,46 +177,28 @@ TEST_CASE("nor does another file that has its name since") {
 }
 
 TEST_CASE("a file that others may read is no exporter's") {
-  const SharedFolder shared;
-  IpcRegistry exporter(kOther, shared.path.c_str());
-  const IpcRegistry opener(kSelf, shared.path.c_str());
-  REQUIRE(exporter.reserve(0));
-  const ipc::BlockHandle handle = put(exporter, 0);
-  ipc::BlockPlace read;
-  CHECK(opener.read(handle, read));
-  fs::permissions(*fs::directory_iterator(shared.own()), fs::perms::group_read, fs::perm_options::add);
-  CHECK_FALSE(opener.read(handle, read));
+  const Exported block;
+  fs::permissions(block.file(), fs::perms::group_read, fs::perm_options::add);
+  CHECK_FALSE(block.is_found());
 }
 
 TEST_CASE("a file of another user is no exporter's") {
-  const SharedFolder shared;
-  IpcRegistry exporter(kOther, shared.path.c_str());
-  const IpcRegistry opener(kSelf, shared.path.c_str());
-  REQUIRE(exporter.reserve(0));
-  const ipc::BlockHandle handle = put(exporter, 0);
-  ipc::BlockPlace read;
-  REQUIRE(opener.read(handle, read));
+  const Exported block;
   constexpr uid_t kSomebody = 65000;
-  if (chown(fs::directory_iterator(shared.own())->path().c_str(), kSomebody, kSomebody) != 0) {
+  if (chown(block.file().c_str(), kSomebody, kSomebody) != 0) {
     WARN("not run here: files cannot be given away");
     return;
   }
-  CHECK_FALSE(opener.read(handle, read));
+  CHECK_FALSE(block.is_found());
 }
 
 TEST_CASE("a file whose header is another process's is no exporter's") {
-  const SharedFolder shared;
-  IpcRegistry exporter(kOther, shared.path.c_str());
-  const IpcRegistry opener(kSelf, shared.path.c_str());
-  REQUIRE(exporter.reserve(0));
-  const ipc::BlockHandle handle = put(exporter, 0);
-  ipc::BlockPlace read;
-  REQUIRE(opener.read(handle, read));
+  const Exported block;
   const ipc::RegistryHeader header = ipc::make_header({kOther.pid, kOther.start_ticks + 1});
-  std::fstream file(fs::directory_iterator(shared.own())->path(), std::ios::binary | std::ios::in | std::ios::out);
+  std::fstream file(block.file(), std::ios::binary | std::ios::in | std::ios::out);
   file.write(reinterpret_cast<const char*>(&header), sizeof header);
   file.close();
-  CHECK_FALSE(opener.read(handle, read));
+  CHECK_FALSE(block.is_found());
 }
 
 TEST_CASE("a folder that is a link or open to others is not used: another stands in for it, and openers find it") {
