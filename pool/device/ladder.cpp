@@ -16,7 +16,7 @@
 //              memory is a trifle beside what is left, nor in a job that makes steps or repeats itself while enough is left: it would wait in each
 //              step
 //   elsewhere  a hole among blocks of other sizes (backing pages), for a job that has come down from its peak and begins again, before it gets more
-//              memory
+//              memory; where memory is plenty before any magazine is closed
 //   lanes      what other streams keep, where their work is over at this moment (idle_lanes.cpp)
 //   grow       more memory from the driver; backs off to the exact need. Where that fails no magazine stays open
 //   steal      for a stream: what other streams freed, behind the events of those frees, on the device
@@ -51,13 +51,14 @@ namespace cupool::device {
 
 using heap::Extent;
 
-const Ladder::Rung Ladder::kRungs[22] = {
+const Ladder::Rung Ladder::kRungs[23] = {
     {"own", &observe::Counters::native_fallbacks, &Ladder::own},
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},
     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
     {"hole", &observe::Counters::rung_hole, &Ladder::any_hole_largest_first},
     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
+    {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere_at_leisure},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines},
     {"wait", &observe::Counters::rung_poll, &Ladder::wait},
     {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere},
@@ -204,6 +205,11 @@ Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
   const Climbed found = hole(pool, attempt);
   if (found.value() != nullptr) attempt.home->pooled->open_zones();
   return found;
+}
+
+/// Where memory is plenty no thread need lose its blocks for a hole that is there.
+Climbed Ladder::elsewhere_at_leisure(DevicePool& pool, Attempt& attempt) {
+  return pool.backlog_.may_grow_freely(pool.device_) ? elsewhere(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::idle_lanes(DevicePool& pool, Attempt& attempt) {

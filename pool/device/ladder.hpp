@@ -29,6 +29,7 @@ struct Ladder {
   static Climbed all_magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed wait(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed elsewhere(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed elsewhere_at_leisure(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed idle_lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -46,7 +47,7 @@ struct Ladder {
   static Climbed take_what_came(DevicePool& pool, Attempt& attempt, bool has_retired) CUPOOL_REQUIRES(pool.device_.lock);
   static bool may_still_come(DevicePool& pool, const Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[22];
+  static const Rung kRungs[23];
 };
 
 }  // namespace cupool::device

@@ -123,6 +123,28 @@ TEST_CASE("magazines: small blocks that lie among others, since the job begins a
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("magazines: where memory is plenty they stay open while a hole among others serves") {
+  Rig rig(plenty(config::Backing::pages));
+  std::vector<CUdeviceptr> many(8000, 0);  // so that no count of live blocks is a new peak later
+  churn(rig, many, 512, 8000);
+  free_them(rig, many);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<CUdeviceptr> blocks(16, 0);
+    churn(rig, blocks, kGiB, 32);
+    free_them(rig, blocks);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().after_wait(rig.context());
+  }
+  int asking = 0;
+  std::vector<CUdeviceptr> live;
+  for (int i = 0; i < 4000; ++i) {
+    live.push_back(rig.allocate(4 * kKiB));  // more of them than their zone holds
+    asking += asking_pairs(rig, 512, 1);
+  }
+  CHECK(asking <= 100);
+  free_them(rig, live);
+}
+
 TEST_CASE("magazines: none stays open where the driver refuses more") {
   Rig rig(plenty(config::Backing::segments));
   fill_and_free(rig, 2);
