@@ -32,6 +32,8 @@ MEMORY_CALLS = ("cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemRelease", "cuMem
                 "cuMemAddress", "cuMemPoolTrim", "cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize")
 EVENT_CALLS = ("cuCtxRecordEvent", "cuEventRecord", "cuEventQuery", "cuEventCreate", "cuEventDestroy", "cuStreamWaitEvent", "cuCtxWaitEvent",
                "cuStreamQuery")
+# What the page heap is to reach on each real job: its memory, and its memory calls per allocation.
+GOAL_RATIO, GOAL_EXTRA_BYTES, GOAL_CALLS = 1.02, 8 * MIB, 0.1
 WIDTHS = (-39, -16, 8, 8, 6, 8, 7, 8, 18, 18)
 HEAD = ("trace", "case", "peak MiB", "needs", "ratio", "calls", "events", "deferred", "ns/call", "with pending work")
 
@@ -168,16 +170,26 @@ def cells(row: dict) -> tuple:
             shown(row["ns_per_call"]), shown(row["ns_per_call_pending"]))
 
 
+def meets_goals(row: dict) -> tuple[bool, bool]:
+    """Does the job complete on little more than its peak, and with few calls on 1.05 times that?"""
+    needs, calls = row.get("needs_bytes"), row.get("memory_calls_per_allocation")
+    return (needs is not None and needs <= GOAL_RATIO * row["peak_live_bytes"] + GOAL_EXTRA_BYTES, calls is not None and calls <= GOAL_CALLS)
+
+
 def print_summary(rows: list[dict], cases: list[Case]) -> None:
-    print("\nover all traces; `none`: not even with four times the peak")
-    print_row((-16, 6, 6, 6, 6, 8, 9), ("case", "traces", "none", "mean", "worst", "calls", "at most"))
+    print(f"\nover all traces; `none`: not even with four times the peak; `memory`: need at most {GOAL_RATIO} x their peak + {GOAL_EXTRA_BYTES // MIB} MiB; "
+          f"`few calls`: at most {GOAL_CALLS}")
+    widths = (-21, 6, 6, 6, 6, 8, 9, 6, 9, 4)
+    print_row(widths, ("case", "traces", "none", "mean", "worst", "calls", "at most", "memory", "few calls", "both"))
     for case in cases:
         mine = [row for row in rows if row["case"] == case.name]
         ratios = [row["ratio"] for row in mine if row.get("ratio")]
         calls = [row["memory_calls_per_allocation"] for row in mine if "memory_calls_per_allocation" in row]
         if ratios and calls:
-            print_row((-16, 6, 6, 6, 6, 8, 9), (case.name, len(mine), len(mine) - len(ratios), f"{statistics.mean(ratios):.3f}", f"{max(ratios):.3f}",
-                                                f"{statistics.mean(calls):.4f}", f"{max(calls):.4f}"))
+            met = [meets_goals(row) for row in mine]
+            print_row(widths, (case.name, len(mine), len(mine) - len(ratios), f"{statistics.mean(ratios):.3f}", f"{max(ratios):.3f}",
+                               f"{statistics.mean(calls):.4f}", f"{max(calls):.4f}", sum(memory for memory, _ in met), sum(few for _, few in met),
+                               sum(memory and few for memory, few in met)))
 
 
 def figure(row: dict) -> str:

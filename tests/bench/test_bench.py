@@ -245,6 +245,16 @@ class Scripts(WithTrace):
         self.assertLess(rows["grow"]["memory_calls_per_allocation"], 2.0)
         self.assertGreater(rows["grow"]["deferred_peak_bytes"], 0)
         self.assertNotIn("needs_bytes", rows["glibc"])
+        of = {line[:21].strip(): line[21:].split() for line in self.output.splitlines()}
+        self.assertEqual(of["case"][-4:], ["memory", "few", "calls", "both"])
+        self.assertEqual(of["driver"][-3:], ["1", "0", "0"])  # it needs the peak, and two calls for each allocation
+
+    def test_replay_counts_the_jobs_that_meet_the_goals(self):
+        code = ("import json, replay\n"
+                "print(json.dumps([replay.meets_goals({'peak_live_bytes': 100 << 20, 'needs_bytes': needs, 'memory_calls_per_allocation': calls})\n"
+                "                  for needs, calls in ((110 << 20, 0.1), ((110 << 20) + 1, 0.101), (None, None))]))")
+        done = run(sys.executable, "-B", "-c", code, PYTHONPATH=str(BENCH))
+        self.assertEqual((json.loads(done.stdout), done.stderr), ([[True, True], [False, False], [False, False]], ""))
 
     def test_host_memory_sees_what_the_pool_costs_and_what_the_timeline_does(self):
         row = self.script("host_memory.py", "--repeat", 1, self.trace)["rows"][0]
