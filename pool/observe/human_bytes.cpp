@@ -23,7 +23,7 @@ std::string text_of(std::uint64_t bytes, bool is_up) {
     std::snprintf(text, sizeof text, "%" PRIu64 ".%02" PRIu64 " %s", hundredths / 100, hundredths % 100, unit.name);
     return text;
   }
-  std::snprintf(text, sizeof text, "%" PRIu64 " bytes", bytes);
+  std::snprintf(text, sizeof text, "%" PRIu64 " byte%s", bytes, bytes == 1 ? "" : "s");
   return text;
 }
 }  // namespace

@@ -72,7 +72,7 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
       return bytes + " over CUPOOL_LIMIT as memory lies now" + enough_text(e) + "; the device has the memory";
     case OomCause::driver_refused:
       if (e.is_managed) return "the driver refused managed memory";
-      return e.mempool_max_bytes != 0 ? own_maximum_text(e) : "the driver refused though enough was free";
+      return e.mempool_max_bytes != 0 ? own_maximum_text(e) : "the driver refused, and a moment later enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
       if (!e.holes_known) return "enough is idle in the driver's own pool but in pieces: what goes back to the device is short by " + bytes;

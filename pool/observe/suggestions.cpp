@@ -137,7 +137,8 @@ void Rules::refused() {
   }
   if (e_.mempool_max_bytes != 0) return raise_own_maximum();
   add("driver_refused", "info",
-      "enough memory was free and the driver still refused: look in its log (Xid, MIG or vGPU quotas) and at a neighbour that frees and takes",
+      "enough was free a moment after the refusal: another thread or process may have freed in between; if none does, look in the driver's log (Xid, "
+      "MIG or vGPU quotas)",
       {{"driver_free_bytes", e_.driver_free_bytes.value_or(0)}, {"releasable_bytes", e_.releasable_bytes}, {"request_bytes", e_.request_bytes}});
 }
 

@@ -184,7 +184,8 @@ TEST_CASE("a memory pool with a maxSize is named where that is what the driver r
   CHECK(message_of(oom, nullptr, "").find("maxSize of 3.00 GiB, 2.00 GiB of it used: short by 1.00 GiB") != std::string::npos);
   oom.evidence.mempool_used_bytes = kGiB;
   CHECK(message_of(oom, nullptr, "").find("maxSize of 3.00 GiB, 1.00 GiB of it used; the device has enough") != std::string::npos);
-  CHECK(message_of(oom_of(OomCause::driver_refused), nullptr, "").find("the driver refused though enough was free") != std::string::npos);
+  CHECK(message_of(oom_of(OomCause::driver_refused), nullptr, "").find("the driver refused, and a moment later enough was free") !=
+        std::string::npos);
 }
 
 TEST_CASE("paths and names cannot break the block into more lines") {
@@ -227,6 +228,7 @@ TEST_CASE("sizes are rounded down in their unit") {
     return text.substr(start, text.find(" (", start) - start);
   };
   CHECK(wanted(0) == "0 bytes");
+  CHECK(wanted(1) == "1 byte");
   CHECK(wanted(1023) == "1023 bytes");
   CHECK(wanted(1024) == "1.00 KiB");
   CHECK(wanted(kGiB - 1) == "1023.99 MiB");
