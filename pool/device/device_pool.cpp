@@ -248,6 +248,8 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
     error = deferral_.synchronise_and_retire(device_, context).error;
   if (is_due && !waits_natively) giving_back_.surplus(device_, false);
   while (is_step_end && error.code == CUDA_SUCCESS && deferral_.retire_oldest(device_, context, false, &error)) {}
+  // Where the GPU is behind, what the thread had back by now differs from step to step.
+  if (is_step_end && deferred_.oldest() != nullptr) magazines_.visit_own(device_, home, &Magazines::settle);
   if (is_step_end && error.code == CUDA_SUCCESS) make_room_for_steps(home);
   return Deferral::outcome_of(error, answer);
 }

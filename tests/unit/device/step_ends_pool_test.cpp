@@ -157,6 +157,19 @@ TEST_CASE("where a step ends what its thread has kept for itself is on its way t
   }
 }
 
+TEST_CASE("where a step ends while the GPU is behind its thread keeps no large block") {
+  const bool is_behind = GENERATE(false, true);
+  Rig rig(on_pages(device_of("64GiB")));
+  rig.allocate(kGiB);
+  for (int i = 0; i < 4; ++i) go_up_and_down(rig, 12, 5 * kMiB);
+  for (int i = 0; i < 200; ++i) rig.free(rig.allocate(3 * kMiB));
+  if (is_behind) REQUIRE(cusim_launch_spin(new_stream(), 60'000 * kMs) == CUDA_SUCCESS);
+  go_up_and_down(rig, 12, 5 * kMiB);
+  const std::uint64_t untold = untold_allocations(rig);
+  rig.free(rig.allocate(3 * kMiB));
+  CHECK((untold_allocations(rig) == untold + 1) == !is_behind);
+}
+
 TEST_CASE("the end of a step that frees little is worth no event") {
   Rig rig(on_pages(device_of("64GiB")));
   rig.allocate(kGiB);
