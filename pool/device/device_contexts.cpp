@@ -188,11 +188,15 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   // What stays of earlier contexts is no business of this one's end, whichever it is.
   if (home.has_adopted) pool_blocks = PoolBlocks::stay;
-  deferred_.forget(&home, home.has_adopted);
+  // Nor is what streams of other contexts have freed, for which await_deferred() waits only where events cover a context.
+  const bool can_stay = pool_blocks == PoolBlocks::stay && home.pooled != nullptr && home.pooled->can_outlive();
+  const bool also_deferred = home.has_adopted || (can_stay && !device_.services.has_context_events());
+  if (also_deferred) stream_frees_.leave_pool_blocks(device_, home);
+  deferred_.forget(&home, also_deferred);
   preallocation_.forget(home);
   Books books(*this, ticks());
   if (home.pooled != nullptr) {
-    if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books, home.has_adopted);
+    if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books, also_deferred);
     else home.pooled->abandon(device_, books);
     for (const StreamLanes::Entry& entry : home.streams.entries()) home.pooled->remove_lane(entry.lane);
   }

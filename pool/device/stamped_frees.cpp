@@ -5,6 +5,7 @@
 // capture sets its block aside, to be reused only where no other hole will do, because the graph may name its address.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "pool/device/context_lanes.hpp"
 #include "pool/device/stream_frees.hpp"
@@ -88,6 +89,23 @@ bool StreamFrees::retire_any_stamped(DeviceState& device, CUcontext asking, Erro
   for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
     if (retire_stamped(device, *homes_[i], asking, 0, error)) return true;
   return false;
+}
+
+void StreamFrees::leave_pool_blocks(DeviceState& device, ContextPool& home) {
+  for (StampedFree& stamped : home.streams.stamped()) {
+    if (stamped.extent == nullptr || mempool_of(*stamped.extent) == 0) continue;
+    Batch alone;
+    alone.push(std::exchange(stamped.extent, nullptr));
+    Epoch* const epoch = stamped.busy ? nullptr : deferred_.close(alone);
+    if (epoch == nullptr) {  // a thread has the event in its hands, or host memory is out: any later epoch will do
+      deferred_.batch().prepend(alone);
+      continue;
+    }
+    epoch->fence = std::exchange(stamped.fence, Fence{});
+    epoch->recorded_ns = device.services.clock.now_ns();
+    epoch->recorded = true;
+    epoch->busy = false;
+  }
 }
 
 bool StreamFrees::has_stamped() const {

@@ -84,6 +84,8 @@ class StreamFrees {
   /// As retire_stamped(), for all contexts of the device: what one of them gives back the driver has for another.
   bool retire_any_stamped(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
   bool has_stamped() const;
+  /// The context of `home` has ended, and blocks of memory pools stay: what its stamps hold of them waits for the same events as epochs do.
+  void leave_pool_blocks(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
   /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
   Result<heap::Extent*> steal(DeviceState& device, ContextPool& home, CUcontext context, AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
 

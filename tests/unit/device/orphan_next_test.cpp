@@ -68,6 +68,35 @@ TEST_CASE("pages: the end of a context takes nothing that earlier ones left and 
   give_back_all(rig);
 }
 
+TEST_CASE("pages: what earlier contexts left is given back though its free had an event of its own when the next one ended") {
+  const bool is_captured = GENERATE(false, true);
+  RigOptions options = on_pages();
+  if (!is_captured) options.driver_version = "11080";  // no event covers a context, so each free on a stream of another one has its own
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUstream capturing = new_stream();
+  Beside first(rig);
+  const CUdeviceptr left = first.on(8 * kMiB);
+  first.destroy();
+  Beside second(rig);
+  if (is_captured) {
+    const auto begin = [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); };
+    REQUIRE(rig.pools().begin_capture(capturing, begin, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    rig.pools().free_on(left, second.context, name_of(second.stream));
+    CUgraph graph = nullptr;
+    const auto end = [&] { return cuStreamEndCapture(capturing, &graph); };
+    REQUIRE(rig.pools().end_capture(capturing, end, [] { return false; }) == CUDA_SUCCESS);
+    REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  } else {
+    rig.use(0);
+    rig.free_on(left, stream);
+  }
+  REQUIRE(now(rig.counters().deferred_bytes) == 8 * kMiB);
+  second.destroy();
+  CHECK(rig.pools().check() == "");
+  give_back_all(rig);
+}
+
 TEST_CASE("pages: a primary context does not go on with what others left, since its reset takes its own blocks along") {
   StreamRig rig(on_pages());
   const auto reset = [&] {
@@ -88,4 +117,19 @@ TEST_CASE("pages: a primary context does not go on with what others left, since 
   CHECK(rig.pools().find(kept, nullptr) == Ownership::live);
   CHECK(is_filled(kept, kMiB, 5));
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("segments: where no event covers a context, what another one's stream has freed goes with the context, out of every list") {
+  RigOptions options;
+  options.driver_version = "12040";
+  StreamRig rig(options);
+  const Beside beside(rig);
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(beside.context, kMiB, name_of(beside.stream), kDefaultPool, "cuMemAllocAsync");
+  REQUIRE(block.code() == CUDA_SUCCESS);
+  rig.use(0);
+  rig.free_on(block.value(), new_stream());
+  Beside(beside).destroy();
+  CHECK(rig.pools().check() == "");
+  rig.free(rig.allocate(kMiB));
+  give_back_all(rig);
 }
