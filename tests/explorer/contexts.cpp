@@ -45,14 +45,14 @@ bool Program::context_destroy(const Op& op) {
   // What others do with memory of this context is over before.
   for (std::size_t slot = 0; slot < kContexts; ++slot)
     if (contexts_[slot].live && !in_family(slot, op.context)) wait_for_context(slot, op.thread);
-  const bool ended = end_context(op.context, op.thread);
+  const bool ended = end_context(op.context, op.thread, settings_.leaves && op.args[0] != 0);
   // A primary one comes back; with its blocks, its device's other contexts would have nothing to do.
   if (ended && contexts_[op.context].primary) open_context(op.context);
   return ended;
 }
 
 /// With live blocks, blocks whose free is not over, and its own work in flight; green ones of a primary go before it.
-bool Program::end_context(std::size_t slot, std::size_t thread) {
+bool Program::end_context(std::size_t slot, std::size_t thread, bool leaves) {
   if (contexts_[slot].primary && slot == contexts_[kGreen].owner && contexts_[kGreen].live) end_context(kGreen, thread);
   release_held(clock_of(slot));
   Context& context = contexts_[slot];
@@ -62,16 +62,8 @@ bool Program::end_context(std::size_t slot, std::size_t thread) {
     if (!streams_[i].live || streams_[i].context != slot) continue;
     must(cuStreamDestroy(streams_[i].handle), "cuStreamDestroy");
   }
-  // cuCtxDestroy leaves memory of pools: a program that forgets it then loses it. Nothing may use it any more: such a free does not wait.
-  for (std::size_t i = 0; i < kBlocks && !context.primary && !context.green; ++i) {
-    Block& block = blocks_[i];
-    if (!block.live || block.plain || block.owner != slot) continue;
-    wait_for_contexts_of(block, thread);
-    enter(slot, thread);
-    ranges_.erase(block.address);
-    must(cuMemFree(block.address), "cuMemFree of what would outlive its context");
-    forget(block);
-  }
+  for (Block& block : blocks_)
+    if (block.live && !block.plain && block.owner == slot && !context.primary && !context.green) leave(block, thread, leaves);
   if (context.primary) {
     must(cuDevicePrimaryCtxReset(context.device), "cuDevicePrimaryCtxReset");
     must(cuDevicePrimaryCtxRelease(context.device), "cuDevicePrimaryCtxRelease");
@@ -83,6 +75,21 @@ bool Program::end_context(std::size_t slot, std::size_t thread) {
   say("c%zu is destroyed", slot);
   forget_context(slot);
   return true;
+}
+
+/// cuCtxDestroy leaves memory of pools: the program frees it before, when nothing uses it any more because such a free does not wait, or goes on with
+/// it in the primary context of the device.
+void Program::leave(Block& block, std::size_t thread, bool is_left) {
+  if (is_left) {
+    block.outlived = true;
+    block.owner = static_cast<std::size_t>(contexts_[block.owner].device);
+    return;
+  }
+  wait_for_contexts_of(block, thread);
+  enter(block.owner, thread);
+  ranges_.erase(block.address);
+  must(cuMemFree(block.address), "cuMemFree of what would outlive its context");
+  forget(block);
 }
 
 void Program::forget_context(std::size_t slot) {
@@ -98,7 +105,7 @@ void Program::forget_context(std::size_t slot) {
     for (Event& event : events_)
       if (event.handle != nullptr && event.owner == slot) event = Event{};
     for (Block& block : blocks_)
-      if (block.live && block.owner == slot) drop(block);
+      if (block.live && block.owner == slot && !block.outlived) drop(block);
     for (auto& peers : peers_) peers[slot] = false;
     peers_[slot].fill(false);
   }

@@ -27,8 +27,8 @@ class Runner:
     """How the program is run: its environment and its fixed arguments. `backing`: of the next runs."""
 
     def __init__(self, given, folder):
-        takes_turns = given.policy in POOLED and not given.native
-        self.backings = [given.backing] if given.backing != "both" else list(BACKINGS) if takes_turns else ["segments"]
+        self.pools = given.policy in POOLED and not given.native
+        self.backings = [given.backing] if given.backing != "both" else list(BACKINGS) if self.pools else ["segments"]
         self.backing = self.backings[0]
         self.report = None if given.native else Path(folder) / "report.json"
         self.program = given.build / "tests" / "explorer" / "explorer"
@@ -38,6 +38,9 @@ class Runner:
             self.env["CUSIM_DRIVER_VERSION"] = given.driver
         if given.note_sync:
             self.env["CUSIM_NOTE_SYNC"] = "1"
+        for setting in filter(None, given.simulated.split(";")):
+            name, value = setting.split("=", 1)
+            self.env[f"CUSIM_{name}"] = value
         if not given.native:
             self.env.update(LD_PRELOAD=str(given.library or given.build / "libcupool.so"), CUPOOL_REPORT=str(self.report), CUPOOL_TIMELINE="16", CUPOOL_LOG="off",
                             CUPOOL_FREE=given.free, CUPOOL_POLICY=given.policy)
@@ -63,7 +66,9 @@ class Runner:
         if self.report is not None:
             self.env["CUPOOL_BACKING"] = self.backing
             self.report.unlink(missing_ok=True)
-        command = [str(self.program), *self.arguments, *arguments]
+        # On segments such a block goes with its context where the driver has no room beside the pool.
+        leaves = [] if self.backing == "segments" and self.pools else ["--leaves"]
+        command = [str(self.program), *self.arguments, *leaves, *arguments]
         process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace")
         try:
             out, _ = process.communicate(timeout=limit_s)
@@ -170,7 +175,7 @@ def shrink(runner, given, hit, dump):
 
 
 def settings_line(given, backing):
-    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver", "note_sync", "may_be_kept", "unlinked")
+    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver", "note_sync", "may_be_kept", "unlinked", "simulated")
     return "#! " + " ".join(f"{name}={getattr(given, name)}" for name in names if getattr(given, name)) + f" backing={backing}"
 
 
@@ -267,6 +272,7 @@ def parse():
     parser.add_argument("--memory", default="256MiB", help="of each device")
     for name in ("limit", "preallocate", "threshold", "driver"):
         parser.add_argument(f"--{name}", default="", help="CUSIM_DRIVER_VERSION" if name == "driver" else "the CUPOOL variable")
+    parser.add_argument("--simulated", default="", metavar="NAME=VALUE;...", help="more settings of the simulated driver: POOL_STEP=32MiB")
     parser.add_argument("--shrink", action="store_true", help="shrink what hits, and print it as a program")
     parser.add_argument("--shrink-limit", type=float, default=120, help="seconds for each")
     parser.add_argument("--most-hits", type=int, default=1, help="stop after so many")

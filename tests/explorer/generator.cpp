@@ -43,7 +43,7 @@ constexpr Weight kWeights[] = {
     {Kind::graph_destroy, 50},
     {Kind::thread_mode, 40},
     {Kind::context_create, 30},
-    {Kind::context_destroy, 3},
+    {Kind::context_destroy, 10},
     {Kind::peer, 60},
     {Kind::pool_create, 6},
     {Kind::pool_destroy, 4},
@@ -182,6 +182,7 @@ void Generator::fill(const Program& program, Op* op) {
     case Kind::thread_mode: op->args[0] = chance(600) ? 0 : below(3); break;
     case Kind::context_create:
     case Kind::context_destroy:
+      op->args[0] = op->kind == Kind::context_destroy ? below(2) : 0;
       op->context = static_cast<std::uint8_t>(chance(150) ? below(kDevices) : kDevices + below(kContexts - kDevices));
       break;
     case Kind::peer: op->args[0] = below(kContexts); break;

@@ -1,6 +1,6 @@
 // explorer: runs a schedule, drawn from a seed or read from a file, and says what came of it as one line of JSON.
 //
-//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--page-sizes] [--times N] [--unlinked] [--may-be-kept] [--whole-operations] [--dump FILE]
+//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--page-sizes] [--times N] [--unlinked] [--may-be-kept] [--leaves] [--whole-operations] [--dump FILE]
 //   explorer --replay FILE [--print] [...]
 // Exit: 0 no hit; 3 a hit: `HIT <step> <what>` on stdout, and with --dump the operations up to it as a schedule.
 #include <csignal>
@@ -71,6 +71,7 @@ Given read_arguments(int argc, char** argv) {
     else if (name == "--may-be-kept") given.program.may_be_kept = true;
     else if (name == "--unlinked") given.program.is_unlinked = true;
     else if (name == "--whole-operations") given.whole_operations = true;
+    else if (name == "--leaves") given.program.leaves = true;
     else if (name == "--print") given.program.print = true;
     else usage("unknown argument " + name);
   }

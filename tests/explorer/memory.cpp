@@ -42,7 +42,7 @@ bool Program::took(const Op& op, CUresult result, CUdeviceptr address, std::size
   if (runs_into_next || is_run_into) hit("block " + std::to_string(op.args[0]) + " overlaps a live one");
   ranges_[address] = bytes;
   Block& block = blocks_[op.args[0]];
-  block = Block{true, false, plain, 0, address, bytes, owner, ++generation_, access, {}};
+  block = Block{true, false, plain, false, 0, address, bytes, owner, ++generation_, access, {}};
   ++totals_.allocations;
   return true;
 }
@@ -236,7 +236,7 @@ bool Program::free_ordered(const Op& op) {
 
 bool Program::ask(const Op& op) {
   const std::size_t slot = op.args[0];
-  if (slot >= kBlocks || !blocks_[slot].live) return false;
+  if (slot >= kBlocks || !blocks_[slot].live || !contexts_[blocks_[slot].owner].live) return false;
   const Block& block = blocks_[slot];
   enter(block.owner, op.thread);
   CUdeviceptr base = 0;

@@ -183,6 +183,7 @@ void Program::finish() {
   for (std::size_t slot = 0; slot < kBlocks && !is_hit(); ++slot) {
     const Block& block = blocks_[slot];
     if (!block.live) continue;
+    if (!contexts_[block.owner].live) open_context(block.owner);
     Op op;
     op.context = static_cast<std::uint8_t>(block.owner);
     op.args = {static_cast<std::uint32_t>(slot), kThreadsStream, 100, 0};

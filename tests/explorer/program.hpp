@@ -29,11 +29,12 @@ inline constexpr std::uint32_t kLegacyStream = kStreams, kThreadsStream = kStrea
 struct Block {
   bool live = false;
   bool written = false;
-  bool plain = false;  ///< by cuMemAlloc or cuMemAllocPitch
+  bool plain = false;     ///< by cuMemAlloc or cuMemAllocPitch
+  bool outlived = false;  ///< the context that it came in was destroyed, and left it
   std::uint8_t value = 0;
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
-  std::size_t owner = 0;  ///< slot of the context it belongs to
+  std::size_t owner = 0;  ///< slot of the context it belongs to, or in which it is used
   std::uint64_t generation = 0;
   Access write;               ///< the last one; the allocation is the first
   std::vector<Access> reads;  ///< since then, one per timeline
@@ -131,6 +132,7 @@ struct Settings {
   bool frees_wait_everywhere = false;  ///< CUPOOL_FREE=sync waits for more contexts than the simulated native free
   bool is_unlinked = false;            ///< no device reaches another's memory
   bool may_be_kept = false;            ///< a driver may keep the thread that calls it behind work that waits for the host; nobody else, though
+  bool leaves = false;                 ///< memory of pools may be left when cuCtxDestroy ends its context
   bool print = false;
 };
 
@@ -246,7 +248,8 @@ class Program {
   bool pool_destroy(const Op& op);
   bool trim(const Op& op);
   bool open_context(std::size_t slot);
-  bool end_context(std::size_t slot, std::size_t thread);
+  bool end_context(std::size_t slot, std::size_t thread, bool leaves = false);
+  void leave(Block& block, std::size_t thread, bool is_left);
   void forget_context(std::size_t slot);
 
   // program.cpp

@@ -49,7 +49,7 @@ namespace explorer {
   ROW(graph_destroy, "graph")                         \
   ROW(thread_mode, "mode")                            \
   ROW(context_create)                                 \
-  ROW(context_destroy)                                \
+  ROW(context_destroy, "leaves")                      \
   ROW(peer, "to")                                     \
   ROW(pool_create, "pool")                            \
   ROW(pool_destroy, "pool")                           \
