@@ -31,8 +31,9 @@ int main(int count, char** arguments) {
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "%llu operations: %llu allocations, %llu refused, %llu remaps (%llu MiB), %llu native, %llu faults, %llu pins, %llu captures, %llu contexts "
-      "ended\n",
+      "ended, %llu blocks outlived them, %llu steps\n",
       number(tally.operations), number(tally.allocations), number(tally.refused), number(tally.remaps), number(tally.moved_bytes >> 20),
-      number(tally.natives), number(tally.injected), number(tally.pinned), number(tally.captures), number(tally.deaths));
+      number(tally.natives), number(tally.injected), number(tally.pinned), number(tally.captures), number(tally.deaths), number(tally.outlived),
+      number(tally.repeated_steps));
   return tally.remaps == 0 ? 1 : 0;  // nothing was moved: nothing was proved
 }

@@ -18,14 +18,13 @@ namespace {
 constexpr std::uint64_t kPiece_bytes = 64;             ///< of a stamp: at both ends of a block and of each of its pages
 constexpr std::uint64_t kDriverPage_bytes = 2 * kMiB;  ///< what the simulator's cuMemAlloc takes whole
 constexpr std::size_t kMostBlocks = 40;
+constexpr std::uint8_t kMempools = 3;
 constexpr std::uint64_t kMs = 1'000'000;
 /// Calls that fail now and then. Not those that tell of work: what they answer is the program's own news.
 constexpr const char* kFailing[] = {"cuMemAddressReserve", "cuMemCreate",      "cuMemMap",        "cuMemSetAccess", "cuMemUnmap",
                                     "cuMemRelease",        "cuMemAddressFree", "cuMemGetInfo_v2", "cuMemAlloc_v2"};
 constexpr CUresult kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN,  CUDA_ERROR_INVALID_VALUE,
                                CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_READY};
-
-StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
 
 }  // namespace
 
@@ -122,6 +121,7 @@ std::uint64_t World::available_bytes() const {
       for (std::uint64_t page = address / page_bytes_; page <= (address + block.bytes - 1) / page_bytes_; ++page) pages.insert(page);
   }
   for (const Context& one : contexts_) pages.insert(one.pinned.begin(), one.pinned.end());
+  pages.insert(pinned_left_.begin(), pinned_left_.end());
   const std::uint64_t most_bytes = std::min(memory_bytes_ - outside_bytes_, limit_bytes_);
   const std::uint64_t taken_bytes = pages.size() * page_bytes_ + natives_bytes;
   return most_bytes - std::min(most_bytes, taken_bytes);
@@ -143,36 +143,47 @@ void World::check_refusal(std::uint64_t bytes, CUresult code) {
 
 void World::allocate() {
   if (blocks_.size() >= kMostBlocks) return release();
+  static_cast<void>(allocate_block(draw_bytes()));
+}
+
+std::optional<CUdeviceptr> World::allocate_block(std::uint64_t bytes) {
   Context& own = context();
-  const std::uint64_t bytes = draw_bytes();
   const CUstream stream = own.streams[below(static_cast<std::uint32_t>(own.streams.size()))];
-  if (stream == own.capturing) return;
-  const bool ordered = chance(400);
-  const Result<CUdeviceptr> made =
-      ordered ? pools_->allocate_on(own.handle, bytes, name_of(stream), 1, "cuMemAllocAsync") : pools_->allocate(own.handle, bytes, "cuMemAlloc_v2");
-  say("c%zu %p %s %llu = %d %llx", context_, static_cast<void*>(stream), ordered ? "allocate_on" : "allocate", static_cast<unsigned long long>(bytes),
-      made.code(), made.ok() ? made.value() : 0);
-  if (!made.ok()) return check_refusal(bytes, made.code());
+  if (stream == own.capturing) return std::nullopt;
+  const auto mempool = static_cast<std::uint8_t>(chance(400) ? 1 + below(kMempools) : 0);
+  const Result<CUdeviceptr> made = mempool != 0
+                                       ? pools_->allocate_on(own.handle, bytes, name_of(stream), mempool, "cuMemAllocAsync", life_of(context_))
+                                       : pools_->allocate(own.handle, bytes, "cuMemAlloc_v2");
+  say("c%zu %p allocate from %d, %llu = %d %llx", context_, static_cast<void*>(stream), mempool, static_cast<unsigned long long>(bytes), made.code(),
+      made.ok() ? made.value() : 0);
+  if (!made.ok()) {
+    const bool is_the_drivers = made.code() == CUDA_ERROR_NOT_SUPPORTED && mempool != 0 && context_ != 0;  // none of our memory can outlive a context
+    if (!is_the_drivers) check_refusal(bytes, made.code());
+    return std::nullopt;
+  }
   ++tally_.allocations;
   check_disjoint(made.value(), round_request(bytes));
   BlockView view;
   require(pools_->find(made.value(), &view) == Ownership::live && view.context == own.handle && view.bytes == bytes,
           "a new block is not found, or is another");
-  const Block block{bytes, stream, context_, ++value_, view.is_native, ordered};
+  const Block block{bytes, stream, context_, ++value_, view.is_native, mempool, false};
   blocks_.emplace(made.value(), block);
   natives_ += block.is_native ? 1 : 0;
   touch(block, made.value(), true);
+  return made.value();
 }
 
 void World::release() {
-  if (blocks_.empty()) return;
-  const auto at = std::next(blocks_.begin(), below(static_cast<std::uint32_t>(blocks_.size())));
+  if (!blocks_.empty()) release_block(std::next(blocks_.begin(), below(static_cast<std::uint32_t>(blocks_.size()))));
+}
+
+void World::release_block(Blocks::iterator at) {
   const Block block = at->second;
   const CUdeviceptr address = at->first;
   const bool ordered = chance(400);
   if (contexts_[block.context].capturing == block.stream) return;
-  const bool must_wait = block.is_ordered && !ordered;
-  if (must_wait && std::any_of(contexts_.begin(), contexts_.end(), [](const Context& one) { return one.capturing != nullptr; })) return;
+  const bool must_wait = block.mempool != 0 && !ordered;
+  if (must_wait && capturing()) return;
   touch(block, address, false);
   if (must_wait) must(cuStreamSynchronize(block.stream), "cuStreamSynchronize");
   const FreeResult result = ordered ? pools_->free_on(address, contexts_[block.context].handle, name_of(block.stream)) : pools_->free(address);
@@ -180,6 +191,23 @@ void World::release() {
   require(result.outcome == FreeOutcome::freed, "a free does not free");
   blocks_.erase(at);
   require(pools_->find(address, nullptr) != Ownership::live, "a freed block is still live");
+}
+
+/// Steps of a job that repeats itself: the same sizes in the same order.
+void World::repeat_steps() {
+  std::vector<std::uint64_t> sizes(3 + below(12));
+  for (std::uint64_t& bytes : sizes) bytes = draw_bytes();
+  const std::uint32_t steps = 2 + below(6);
+  const bool waits = chance(300);
+  for (std::uint32_t i = 0; i < steps; ++i) {
+    std::vector<CUdeviceptr> made;
+    for (const std::uint64_t bytes : sizes)
+      if (const std::optional<CUdeviceptr> address = allocate_block(bytes)) made.push_back(*address);
+    for (const CUdeviceptr address : made) release_block(blocks_.find(address));
+    if (waits && !capturing()) wait_as_programs_do();
+    ++tally_.repeated_steps;
+    check();
+  }
 }
 
 /// Writes the block's stamp, or looks whether it is still there, when the stream gets to it.
@@ -231,113 +259,15 @@ void World::inject() {
   ++tally_.injected;
 }
 
-void World::begin_context(std::size_t slot) {
-  Context& own = contexts_[slot];
-  if (own.handle != nullptr || capturing()) return;
-  say("begin c%zu", slot);
-  if (slot == 0) must(cuDevicePrimaryCtxRetain(&own.handle, 0), "cuDevicePrimaryCtxRetain");
-  else must(cuCtxCreate_v2(&own.handle, 0, 0), "cuCtxCreate");
-  pools_->context_seen(own.handle, 0);
-  must(cuCtxSetCurrent(own.handle), "cuCtxSetCurrent");
-  own.streams.resize(3);
-  for (CUstream& stream : own.streams) must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  context_ = slot;
-}
-
-void World::end_context(std::size_t slot) {
-  Context& own = contexts_[slot];
-  if (own.handle == nullptr || capturing()) return;
-  say("end c%zu", slot);
-  ++tally_.deaths;
-  if (slot == 0)
-    must(pools_->end_context(
-             own.handle, [] { return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }, PoolBlocks::go),
-         "cuDevicePrimaryCtxReset");
-  else
-    must(pools_->end_context(
-             own.handle, [&] { return cuCtxDestroy_v2(own.handle); }, [] { return true; }),
-         "cuCtxDestroy");
-  std::erase_if(blocks_, [&](const auto& entry) {
-    if (entry.second.context != slot) return false;
-    const bool stays = slot != 0 && entry.second.is_ordered && !entry.second.is_native;  // memory of pools is no context's
-    if (stays) require(pools_->free(entry.first).outcome == FreeOutcome::freed, "a block that outlives its context is not freed");
-    require(pools_->find(entry.first, nullptr) != Ownership::live, "the block of a dead context is still known");
-    return true;
-  });
-  own = Context{};
-  if (slot == 0) {
-    std::erase_if(outside_, [](const auto&) { return true; });  // taken in the primary context
-    outside_bytes_ = 0;
-  }
-  begin_context(slot == 0 ? 0 : context_ == 1 ? 0 : context_);
-  context_ = contexts_[context_].handle != nullptr ? context_ : 0;
-  must(cuCtxSetCurrent(context().handle), "cuCtxSetCurrent");
-}
-
-/// One ends, and the next has its handle.
-void World::change_streams() {
-  Context& own = context();
-  CUstream& stream = own.streams[below(static_cast<std::uint32_t>(own.streams.size()))];
-  if (stream == own.capturing || capturing()) return;
-  for (const auto& [address, block] : blocks_)
-    if (block.context == context_ && block.stream == stream) return;
-  say("stream %p ends", static_cast<void*>(stream));
-  pools_->stream_ending(own.handle, name_of(stream).identity);
-  must(cuStreamDestroy_v2(stream), "cuStreamDestroy");
-  must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-}
-
-/// A capture in the current context, or its end: whatever the pool did meanwhile, it is valid.
-void World::change_capture() {
-  Context& own = context();
-  CUgraph graph = nullptr;
-  if (own.capturing != nullptr) {
-    const CUstream stream = own.capturing;
-    must(pools_->end_capture(
-             stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }),
-         "cuStreamEndCapture");
-    must(cuGraphDestroy(graph), "cuGraphDestroy");
-    say("capture ends");
-    own.capturing = nullptr;
-    return;
-  }
-  if (capturing()) return;
-  const CUstream stream = own.streams[0];
-  const auto mode = static_cast<CUstreamCaptureMode>(below(3));
-  must(pools_->begin_capture(
-           stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode),
-       "cuStreamBeginCapture");
-  say("capture begins");
-  own.capturing = stream;
-  ++tally_.captures;
-}
-
-/// Somebody else on the device takes memory, or gives it back.
-void World::change_outside() {
-  if (capturing() || context_ != 0) return;
-  const auto& api = cusim_driver_api();
-  if (!outside_.empty() && chance(600)) {
-    must(cuCtxSynchronize(), "cuCtxSynchronize");
-    must(api.cuMemFree_v2(outside_.begin()->first), "cuMemFree");
-    outside_bytes_ -= outside_.begin()->second;
-    outside_.erase(outside_.begin());
-    return;
-  }
-  const std::uint64_t bytes = (1 + below(6)) * 2 * kMiB;
-  CUdeviceptr address = 0;
-  if (outside_bytes_ + bytes > memory_bytes_ / 2 || api.cuMemAlloc_v2(&address, bytes) != CUDA_SUCCESS) return;
-  say("outside %llu", static_cast<unsigned long long>(bytes));
-  outside_.emplace(address, bytes);
-  outside_bytes_ += bytes;
-}
-
 void World::step() {
   ++steps_;
   const std::uint32_t drawn = below(1000);
   if (drawn < 380) allocate();
   else if (drawn < 700) release();
   else if (drawn < 800) work();
-  else if (drawn < 897) cusim_advance_ns(chance(100) ? below(20 * kMs) : below(300'000));
+  else if (drawn < 870) cusim_advance_ns(chance(100) ? below(20 * kMs) : below(300'000));
+  else if (drawn < 895) wait_as_programs_do();
+  else if (drawn < 897) repeat_steps();
   else if (drawn < 900) pin();
   else if (drawn < 940) has_faults_ ? inject() : work();
   else if (drawn < 950) pools_->trim();
@@ -345,10 +275,10 @@ void World::step() {
   else if (drawn < 966) change_streams();
   else if (drawn < 976) change_capture();
   else if (drawn < 984) change_outside();
-  else if (drawn < 990) pools_->snapshot(std::chrono::seconds(10));
-  else if (drawn < 992) end_context(below(2));
-  else if (drawn < 994) begin_context(1);
-  else if (contexts_[1].handle != nullptr) context_ = 1 - context_, must(cuCtxSetCurrent(context().handle), "cuCtxSetCurrent");
+  else if (drawn < 987) pools_->snapshot(std::chrono::seconds(10));
+  else if (drawn < 991) end_context(chance(300) ? 0 : 1 + below(static_cast<std::uint32_t>(contexts_.size()) - 1));
+  else if (drawn < 995) begin_context(1 + below(static_cast<std::uint32_t>(contexts_.size()) - 1));
+  else use_another();
   check();
 }
 
@@ -364,13 +294,20 @@ void World::check() {
   for (const auto& [address, block] : blocks_) live_bytes += round_request(block.bytes);
   require(counters.live_bytes.current.load() == live_bytes && counters.live_blocks.current.load() == blocks_.size(),
           "live blocks are not those of the program");
+  for (std::uint8_t mempool = 1; mempool <= kMempools; ++mempool) {
+    std::uint64_t used_bytes = 0;
+    for (const auto& [address, block] : blocks_)
+      if (block.mempool == mempool) used_bytes += block.bytes;
+    require(pools_->mempool_figures(0, mempool).used_bytes == used_bytes, "a memory pool has used another sum than its blocks");
+  }
   require(cusim_mismatched_bytes() == 0, "bytes of a live block have changed");
   if (cusim_violation_count() != 0) fail(std::string("the driver saw: ") + cusim_violation(0));
 }
 
 void World::finish() {
   while (capturing()) {
-    if (context().capturing == nullptr) context_ = 1 - context_, must(cuCtxSetCurrent(context().handle), "cuCtxSetCurrent");
+    for (std::size_t slot = 0; slot < contexts_.size(); ++slot)
+      if (contexts_[slot].capturing != nullptr) use(slot);
     change_capture();
   }
   while (!blocks_.empty()) release();
@@ -381,7 +318,7 @@ void World::finish() {
   }
   must(cuCtxSetCurrent(context().handle), "cuCtxSetCurrent");
   check();
-  for (std::size_t slot : {1, 0}) end_context(slot);
+  for (std::size_t slot = contexts_.size(); slot-- > 0;) end_context(slot);
   check();
   require(cusim_used_bytes(0) == 0, "every context has ended, and memory is still taken");
 }

@@ -7,10 +7,12 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -25,7 +27,7 @@ namespace cupool::fuzz {
 /// What all episodes did together.
 struct Tally {
   std::uint64_t operations = 0, allocations = 0, refused = 0, injected = 0, deaths = 0, pinned = 0, captures = 0, remaps = 0, moved_bytes = 0,
-                natives = 0;
+                natives = 0, outlived = 0, repeated_steps = 0;
 };
 
 class World {
@@ -49,10 +51,11 @@ class World {
   struct Block {
     std::uint64_t bytes = 0;
     CUstream stream = nullptr;  ///< all its work is there
-    std::size_t context = 0;
+    std::size_t context = 0;    ///< that it came in, or in which it is used since that ended
     unsigned char value = 0;
     bool is_native = false;
-    bool is_ordered = false;  ///< a plain free does not wait for its work
+    std::uint8_t mempool = 0;  ///< 0: a plain call. Of others a plain free does not wait for the block's work
+    bool has_outlived = false;
   };
   struct Context {
     CUcontext handle = nullptr;
@@ -72,16 +75,29 @@ class World {
   void say(const char* format, ...) const __attribute__((format(printf, 2, 3)));
   std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
   bool chance(std::uint32_t in_thousand) { return below(1000) < in_thousand; }
+  static StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
+  /// Of blocks of memory pools: only the primary context takes them along.
+  static BlockLife life_of(std::size_t slot) { return slot == 0 ? BlockLife::context : BlockLife::pool; }
   std::uint64_t draw_bytes();
   Context& context() { return contexts_[context_]; }
-  bool capturing() const { return contexts_[0].capturing != nullptr || contexts_[1].capturing != nullptr; }
+  bool capturing() const {
+    return std::any_of(contexts_.begin(), contexts_.end(), [](const Context& one) { return one.capturing != nullptr; });
+  }
 
+  std::optional<CUdeviceptr> allocate_block(std::uint64_t bytes);
   void allocate();
+  void release_block(Blocks::iterator at);
   void release();
+  void repeat_steps();
   void touch(const Block& block, CUdeviceptr address, bool writes);
   void work();
   void pin();
   void inject();
+  void wait_as_programs_do();
+  void use(std::size_t slot);
+  void use_another();
+  bool outlives(Blocks::value_type& entry, std::size_t slot);
+  void go_on_elsewhere(Block& block);
   void end_context(std::size_t slot);
   void begin_context(std::size_t slot);
   void change_streams();
@@ -104,9 +120,10 @@ class World {
   SimClock clock_;
   std::unique_ptr<observe::LiveDevice[]> lives_;
   std::unique_ptr<PoolSet> pools_;
-  std::array<Context, 2> contexts_;  ///< the primary one, and one that is created
+  std::array<Context, 4> contexts_;  ///< the primary one, and some that are created
   std::size_t context_ = 0;          ///< the current one
   Blocks blocks_;
+  std::set<std::uint64_t> pinned_left_;  ///< pages of ended contexts, of which a block may still live
   std::map<CUdeviceptr, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
   std::uint64_t natives_ = 0;  ///< at most so many cuMemAlloc blocks of the pool: what the driver rounds up for each it does not tell

@@ -38,6 +38,7 @@ const std::vector<Actor::Row>& Actor::rows() {
       {4, "capture", &Actor::capture, false},
       {2, "own context", &Actor::own_context, true},
       {4, "own stream", &Actor::own_stream, true},
+      {4, "own memory", &Actor::own_memory, true},
       {2, "own pool", &Actor::own_pool, false},
       {2, "trim", &Actor::trim, true},
       {2, "map", &Actor::map_own, false},

@@ -33,7 +33,7 @@ struct Block {
   int device = 0;
   int stream = -1;          ///< of a stream-ordered one: all work on it goes there; -1: plain
   int value = -1;           ///< of every byte; -1: never written
-  bool is_private = false;  ///< of the thread's own context
+  bool is_private = false;  ///< of the thread's own context; a stream-ordered one outlives it
 };
 
 /// What the threads share. A block goes from one thread to the next one's box and is verified and freed there.
@@ -113,6 +113,7 @@ class Actor {
   void capture();
   void own_context();
   void own_stream();
+  void own_memory();
   void own_pool();
   void trim();
   void map_own();

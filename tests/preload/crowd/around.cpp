@@ -39,7 +39,7 @@ void Actor::use_event() {
   const std::size_t to = below(streams_.size());
   if (index < 0 || streams_[to] == nullptr) return;
   Block& block = blocks_[static_cast<std::size_t>(index)];
-  if (block.stream < 0 || !use(block)) return;
+  if (block.stream < 0 || block.is_private || !use(block)) return;
   CUevent event = nullptr;
   if (!answered("create", cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))) return;
   if (answered("record", cuEventRecord(event, stream_of(block))) && answered("wait", cuStreamWaitEvent(streams_[to], event, 0)))
@@ -72,7 +72,7 @@ void Actor::capture() {
   verify(blocks_.back());
 }
 
-/// Begins one, or ends it with what is in it.
+/// Begins one, or ends it with what is in it. Stream-ordered memory goes on in the primary context.
 void Actor::own_context() {
   if (own_ == nullptr) {
     answered("create", cuCtxCreate_v2(&own_, 0, device_));
@@ -80,6 +80,10 @@ void Actor::own_context() {
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     if (!blocks_[i].is_private) continue;
+    if (blocks_[i].stream >= 0) {
+      blocks_[i].is_private = false;
+      continue;
+    }
     held_ -= blocks_[i].bytes;
     crowd_.leave(blocks_[i]);
     blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -111,6 +115,19 @@ void Actor::own_stream() {
       say("WRONG");
   }
   free_on(block.address, stream);
+}
+
+/// Stream-ordered memory of the own context.
+void Actor::own_memory() {
+  Block block;
+  block.bytes = draw_bytes();
+  block.device = device_;
+  block.is_private = true;
+  block.stream = 1;
+  if (own_ == nullptr || held_ + block.bytes > crowd_.settings().bytes || !use(block)) return;
+  if (!allocate_on(&block.address, block.bytes, one_in(3) ? crowd_.pool(device_) : nullptr, CU_STREAM_PER_THREAD)) return;
+  if (one_in(2)) fill(block);
+  keep(block);
 }
 
 void Actor::own_pool() {

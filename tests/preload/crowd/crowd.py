@@ -25,10 +25,11 @@ import reports  # noqa: E402
 
 LIMIT_S = 120
 SANITIZER_EXIT = 66
-SIMULATED = {"GRANULARITY": ["2MiB", "4MiB"], "PEERS": ["0"], "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "THREAD_STREAMS": ["end"], "VMM": ["0"]}
+SIMULATED = {"GRANULARITY": ["2MiB", "4MiB"], "PEERS": ["0"], "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "THREAD_STREAMS": ["end"], "VMM": ["0"],
+             "POOL_STEP": ["2MiB", "32MiB"], "CONTEXT_BYTES": ["4MiB"]}
 VERSIONS = ["13040", "13030", "13000", "12080", "12050", "12040", "12000", "11080"]
-SETTINGS = {"BACKING": ["pages", "segments"], "FREE": ["sync"], "RELEASE_THRESHOLD": ["0", "1MiB", "64MiB"], "TIMELINE": ["0", "100"], "IPC": ["native"]}
-POLICIES = ["grow", "grow", "grow", "preallocate", "limit", "async", "platform", "off"]
+SETTINGS = {"BACKING": ["pages", "segments"], "FREE": ["sync"], "RELEASE_THRESHOLD": ["0", "1MiB", "64MiB"], "TIMELINE": ["0", "100"], "IPC": ["native"], "LIMIT": ["6GiB"]}
+POLICIES = ["grow", "grow", "grow", "preallocate", "async", "platform", "off"]
 
 
 def draw(rng: random.Random, table: dict[str, list[str]], chance: float) -> dict[str, str]:
@@ -43,8 +44,6 @@ class Run:
         policy = rng.choice(POLICIES)
         simulated = {**draw(rng, SIMULATED, .15), "DEVICES": str(self.devices), "MEMORY": "8GiB", "CLOCK": "real", "DRIVER_VERSION": rng.choice(VERSIONS)}
         settings = {**draw(rng, SETTINGS, .25), "POLICY": policy, "LOG": "off"}
-        if policy == "limit":
-            settings.update(POLICY="grow", LIMIT="6GiB")
         if policy == "preallocate":
             settings["PREALLOCATE"] = "256MiB"
         if given.tight:

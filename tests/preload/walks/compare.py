@@ -27,19 +27,20 @@ import reports  # noqa: E402
 LIMIT_S = 120
 CONTEXT_LINES = 12
 SIMULATED = {"GRANULARITY": ["2MiB", "4MiB", "2MiB,4MiB"], "VMM_FD": ["0", "refused"], "VMM_RDMA": ["0", "refused"], "VMM_RANGE": ["0"], "PEERS": ["0"],
-             "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "CONTEXT_BYTES": ["4MiB"], "THREAD_STREAMS": ["end"], "VMM": ["0"]}
+             "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "CONTEXT_BYTES": ["4MiB"], "THREAD_STREAMS": ["end"], "VMM": ["0"],
+             "POOL_STEP": ["2MiB", "32MiB"], "RESET_LEAVES_POOLS": ["1"], "VARIABLE_BYTES": ["3MiB"]}
 VERSIONS = ["13040", "13030", "13000", "12080", "12050", "12040", "12000", "11080"]
 SETTINGS = {"BACKING": ["pages", "segments"], "FREE": ["sync"], "RELEASE_THRESHOLD": ["1MiB", "64MiB"], "TIMELINE": ["0", "100"], "IPC": ["native"],
-            "STACKS": ["off"]}
-POLICIES = ["grow", "grow", "grow", "preallocate", "limit", "async", "platform", "off"]
+            "STACKS": ["off"], "LIMIT": ["6GiB"]}
+POLICIES = ["grow", "grow", "grow", "preallocate", "async", "platform", "off"]
 
 # What may differ, with the reason; (policies, pattern natively, what both become).
 MASKS = [
     (POLICIES, r"alignment=\d+| peak=\d+", ""),
     # `async`: plain blocks lie in the driver's default pool, which says what it is.
     (["async"], r"(ipc|rdma|used|threshold|pool_access)=\d+", r"\1"),
-    (["limit"], r"(total|bytes)=(8589934592|6442450944)", "total"),
 ]
+LIMIT_MASK = ([], r"(total|bytes)=(8589934592|6442450944)", "total")
 
 
 def draw(rng: random.Random, table: dict[str, list[str]], chance: float) -> dict[str, str]:
@@ -57,9 +58,7 @@ class Walker:
             simulated.pop("VMM", None)  # segments have holes that nobody can move
             simulated.pop("PEERS", None)
         settings = {**draw(rng, SETTINGS, .3), "POLICY": self.policy, "LOG": "off"}
-        if self.policy == "limit":
-            settings.update(POLICY="grow", LIMIT="6GiB")
-        if self.policy == "preallocate":
+        if self.policy == "preallocate" or (self.policy == "async" and rng.random() < .3):
             settings["PREALLOCATE"] = "256MiB"
         if settings.get("BACKING") == "pages" and (simulated.get("VMM") == "0" or simulated.get("PEERS") == "0"):
             del settings["BACKING"]
@@ -70,6 +69,8 @@ class Walker:
         self.native = {**base, "LD_LIBRARY_PATH": str(given.build / "sim"), **{f"CUSIM_{k}": v for k, v in simulated.items()}}
         self.ours = {**self.native, **{f"CUPOOL_{k}": v for k, v in settings.items()}, "LD_PRELOAD": str(given.library or given.build / "libcupool.so")}
         self.masks = [mask for mask in MASKS if self.policy in mask[0]]
+        if settings.get("LIMIT") == "6GiB":
+            self.masks.append(LIMIT_MASK)
         if "VMM_RDMA" in simulated:
             self.masks.append(([], r"rdma=\d", "rdma"))  # the pages have no such flag then, and say so
         self.title = f"seed {seed}: " + " ".join(f"{k}={v}" for k, v in sorted({**simulated, **settings}.items()) if k not in ("LOG", "MEMORY"))
