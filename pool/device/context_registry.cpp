@@ -41,6 +41,11 @@ Pin ContextRegistry::pin_unless_ending(ContextPool* home) {
   return Pin::held;
 }
 
+bool ContextRegistry::is_empty() {
+  const MutexLock lock(mutex_);
+  return homes_.empty();
+}
+
 void ContextRegistry::unpin(ContextPool* home) {
   const MutexLock lock(mutex_);
   --home->registered.pins;

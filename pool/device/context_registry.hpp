@@ -65,6 +65,8 @@ class ContextRegistry {
   bool has_others(const DeviceState& device);
   /// Is `home` the only one that lives?
   bool is_only(const ContextPool* home);
+  /// Does none live?
+  bool is_empty();
   /// Takes the point's event, to be recorded again; where its context has ended the event is gone with it.
   void give_back(FencePoint& point);
 

@@ -120,6 +120,8 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   // Blocks that outlived their contexts may have waited for this context.
   if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
+    // Where no event covers a context, the next free would wait for it, and perhaps none comes. With the last context all work is over.
+    if (!device_.services.has_context_events() && contexts.is_empty()) static_cast<void>(deferral_.synchronise_and_retire(device_, nullptr));
     stream_frees_.retire_all(device_, nullptr, false);
     orphans_.empty(device_);
   }
