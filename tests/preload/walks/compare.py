@@ -58,7 +58,8 @@ class Walker:
             simulated.pop("VMM", None)  # segments have holes that nobody can move
             simulated.pop("PEERS", None)
         settings = {**draw(rng, SETTINGS, .3), "POLICY": self.policy, "LOG": "off"}
-        if self.policy == "preallocate" or (self.policy == "async" and rng.random() < .3):
+        # Tight, one block in what the driver's pool was primed with keeps all of it: the simulated pool gives whole pieces back.
+        if self.policy == "preallocate" or (self.policy == "async" and not given.tight and rng.random() < .3):
             settings["PREALLOCATE"] = "256MiB"
         if settings.get("BACKING") == "pages" and (simulated.get("VMM") == "0" or simulated.get("PEERS") == "0"):
             del settings["BACKING"]
