@@ -65,7 +65,8 @@ CUSIM_API void cusim_break_context(CUcontext context, CUresult code);
 /* Calls of an exported symbol since load/reset, whoever made them; and of all symbols. */
 CUSIM_API uint64_t cusim_calls(const char* exported_symbol);
 CUSIM_API uint64_t cusim_total_calls(void);
-/* The nth call from now (1 = the next) of `exported_symbol`, and the times-1 after it, fail with `code` without any effect. */
+/* The nth call from now (1 = the next) of `exported_symbol`, and the times-1 after it, fail with `code` without any effect. times 0: from now on none
+ * fails, whatever was asked for before. */
 CUSIM_API void cusim_fail(const char* exported_symbol, uint64_t nth, CUresult code, uint64_t times);
 
 /* Violations: things that a correct program never does (double free, free of memory with pending work without a wait, use after destroy,

@@ -20,8 +20,12 @@ void Ledger::add_fault(const FaultSetting& fault) {
     std::fprintf(stderr, "cusim: fault for unknown symbol '%s' (or call 0)\n", fault.symbol.c_str());
     std::abort();
   }
-  const std::lock_guard guard(mutex_);
   const auto symbol = static_cast<Symbol>(row - &symbol_row(Symbol{}));
+  const std::lock_guard guard(mutex_);
+  if (fault.times == 0) {
+    std::erase_if(faults_, [symbol](const Fault& one) { return one.symbol == symbol; });
+    return;
+  }
   faults_.push_back({symbol, fault.nth - 1, fault.code, fault.times, fault.is_sticky});
   has_faults_.store(true, std::memory_order_release);
 }

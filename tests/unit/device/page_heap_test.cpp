@@ -304,6 +304,7 @@ TEST_CASE("pages: what the driver will not unmap stays where it is, and is not r
   CHECK(cusim_calls("cuMemRelease") == 0);
   CHECK(cusim_used_bytes(0) == held_bytes);
   CHECK(now(rig.counters().reserved_bytes) == held_bytes);
+  CHECK(now(rig.counters().mapped_bytes) == held_bytes);
   CHECK(rig.pools().check() == "");
   rig.free(rig.allocate(16 * kMiB));  // and serves again
   CHECK(cusim_used_bytes(0) == held_bytes);
