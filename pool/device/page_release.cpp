@@ -21,7 +21,6 @@ void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bo
     found.clear();
     for_each_empty([&](const MappedHandle& handle) {
       seen_bytes += handle.bytes;
-      if (found_bytes >= wanted_bytes) return true;
       if (at_most && handle.bytes > wanted_bytes - found_bytes) return false;
       found.push_back(handle);
       found_bytes += handle.bytes;

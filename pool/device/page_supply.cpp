@@ -28,7 +28,7 @@ Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const All
 }
 
 Result<Growth> PageHeap::crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
-  if (supplying_ || fit_bytes(device, request.bytes) == 0) return Error{CUDA_ERROR_OUT_OF_MEMORY, "no hole to do better than"};
+  if (supplying_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
   const Status status = supply_bytes(device, home, request.bytes, Source::crack);
   if (!status.ok()) return status.error();
   AllocationRequest again = request;
@@ -114,12 +114,8 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
   // A caller that only creates, and cannot, need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
-  unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
-  Result<Window> window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
-  if (!window.ok() && !given_zone && zone != 0 && zone_of(bytes, room_bytes(device)) == 0) {  // addresses are so scarce that there are no zones
-    zone = 0;
-    window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
-  }
+  const unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
+  const Result<Window> window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
   if (!window.ok()) return window.error();
   Supply supply;
   supply.source = source;

@@ -98,3 +98,35 @@ TEST_CASE("addresses: once they are out those that were used longest ago come ag
   CHECK(after_bytes > before_bytes / 2);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("addresses: where small blocks get none of their own they lie beside large ones") {
+  const AddressSetting few("17100MiB");
+  RigOptions options = pages_of("16GiB");
+  options.pool.release_threshold_bytes = 16 * 1024 * kMiB;  // so nothing is created ahead
+  Rig rig(options);
+  const CUdeviceptr large = rig.allocate(1024 * kMiB);
+  std::vector<CUdeviceptr> small;
+  for (int i = 0; i < 100; ++i) small.push_back(rig.allocate(20 * 1024));
+  CHECK(now(rig.counters().native_fallbacks) == 0);
+  CHECK(cusim_calls("cuMemAddressReserve") > 1);
+  for (const CUdeviceptr address : small) CHECK((address > large && address < large + 17 * 1024 * kMiB));
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("addresses: a block that is larger than the device asks for none, and for no memory") {
+  Rig rig(pages_of("1GiB"));
+  rig.allocate(kMiB);
+  const std::uint64_t reserves = cusim_calls("cuMemAddressReserve");
+  const std::uint64_t creates = cusim_calls("cuMemCreate");
+  for (const std::uint64_t bytes : {kGiB + 1, 4 * kGiB, 1024 * kGiB}) CHECK(rig.try_allocate(bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuMemAddressReserve") == reserves);
+  CHECK(cusim_calls("cuMemCreate") == creates);
+}
+
+TEST_CASE("addresses: an error of earlier work that asking for them meets is the program's") {
+  Rig rig(pages_of("1GiB"));
+  cusim_fail("cuMemAddressReserve", 1, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+  CHECK(rig.try_allocate(kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().take_untold_oom() == 0);
+  CHECK(rig.try_allocate(kMiB).ok());
+}

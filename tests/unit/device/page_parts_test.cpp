@@ -46,3 +46,15 @@ TEST_CASE("blocks of half and of whole pages in turn fill a large device") {
   for (std::uint64_t bytes = 11 * kMiB; rig.try_allocate(bytes).ok(); bytes = bytes == 11 * kMiB ? 22 * kMiB : 11 * kMiB) live_bytes += bytes;
   CHECK(live_bytes >= 8 * kGiB - 24 * kMiB);
 }
+
+TEST_CASE("pages: what the driver has left is asked once a quarter of it was taken, and not with each growth") {
+  RigOptions options = pages("1GiB");
+  options.pool.release_threshold_bytes = kGiB;  // so each growth brings one block
+  Rig rig(options);
+  rig.allocate(2 * kMiB);
+  const std::uint64_t asked = cusim_calls("cuMemGetInfo_v2");
+  for (int i = 0; i < 300; ++i) rig.allocate(2 * kMiB);
+  CHECK(now(rig.counters().rung_grow) == 301);
+  CHECK(cusim_calls("cuMemGetInfo_v2") - asked >= 2);  // 1024 MiB, less than 768, than 576, than 432
+  CHECK(cusim_calls("cuMemGetInfo_v2") - asked <= 4);
+}
