@@ -309,6 +309,21 @@ TEST_CASE("pages: contexts that come and go leave their blocks, and the last blo
   give_back_all(rig);
 }
 
+TEST_CASE("pages: with the last block that has outlived its context its addresses go, too") {
+  StreamRig rig(on_pages());
+  Beside beside(rig);
+  const CUdeviceptr kept = beside.on(2 * kMiB);
+  beside.destroy();
+  const std::uint64_t gone = cusim_calls("cuMemAddressFree");
+  CHECK(rig.pools().find(kept, nullptr) == Ownership::live);
+  rig.free(kept);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().after_wait(rig.context());
+  CHECK(cusim_calls("cuMemAddressFree") == gone + 1);
+  CHECK(rig.pools().find(kept, nullptr) == Ownership::unknown);
+  give_back_all(rig);
+}
+
 TEST_CASE("pages: a primary context's reset takes the blocks of memory pools along") {
   StreamRig rig(on_pages());
   const CUdeviceptr block = rig.on(new_stream(), kMiB);

@@ -262,3 +262,14 @@ TEST_CASE("cracking: a handle that cannot move is used as it is") {
   for (int i = 0; i < 16; ++i) rig.allocate(36 * kMiB);
   CHECK(page_calls() == calls);
 }
+
+TEST_CASE("cracking: an error of earlier work that it meets is the program's") {
+  const char* symbol = GENERATE("cuMemUnmap", "cuMemMap", "cuMemSetAccess");
+  Rig rig(pages_of("16GiB", "75%"));
+  for (std::uint64_t bytes = 0; bytes < 4 * kGiB; bytes += 16 * kMiB) rig.allocate(16 * kMiB);
+  cusim_fail(symbol, 1, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+  CHECK(rig.try_allocate(36 * kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().take_untold_oom() == 0);
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+  CHECK(rig.pools().check().empty());
+}

@@ -113,3 +113,30 @@ TEST_CASE("opening: memory that was opened once is not doubted however often the
   CHECK(now(rig.counters().mapped_bytes) > 200 * kMiB);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("opening: where mapping is out of memory from the beginning nothing is given up, and pages serve once there is some") {
+  const char* call = GENERATE("cuMemSetAccess", "cuMemMap");
+  Rig rig(pages());
+  cusim_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY, 1'000'000);
+  for (int i = 0; i < 20; ++i) rig.allocate(5 * kMiB);
+  CHECK(now(rig.counters().native_fallbacks) == 20);
+  cusim_fail(call, 1, CUDA_SUCCESS, 0);
+  const CUdeviceptr block = rig.allocate(5 * kMiB);
+  CHECK(now(rig.counters().native_fallbacks) == 20);
+  CHECK(attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, block) == 1);
+  CHECK(std::string(rig.live().backing) == "pages");
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("opening: where mapping is out of memory after what is needed the block is there, by the same call") {
+  Rig rig(pages());
+  rig.allocate(128 * kMiB);
+  const std::uint64_t opened = cusim_calls("cuMemSetAccess");
+  cusim_fail("cuMemMap", 3, CUDA_ERROR_OUT_OF_MEMORY, 1);
+  rig.allocate(4 * kMiB);
+  CHECK(cusim_calls("cuMemSetAccess") == opened + 1);
+  CHECK(cusim_calls("cuMemUnmap") == 0);
+  CHECK(now(rig.counters().rung_grow) == opened + 1);
+  CHECK(now(rig.counters().native_fallbacks) == 0);
+  CHECK(rig.pools().check() == "");
+}

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/rig.hpp"
 
@@ -81,7 +82,11 @@ TEST_CASE("stalled pages: another thread's miss is served by the driver's own ca
 
 TEST_CASE("stalled pages: a trim takes what is mapped nowhere and asks nothing of the driver that could wait") {
   Rig rig(waiting_driver());
-  rig.free(rig.allocate(64 * kMiB));
+  const CUdeviceptr empty = rig.allocate(64 * kMiB);
+  rig.allocate(2 * kMiB);  // so that the other thread does not begin its block there
+  rig.free(empty);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().after_wait(rig.context());
   Stalled stalled(rig, 100 * kMiB);
   while (rig.try_allocate(96 * kMiB).ok() && now(rig.counters().native_fallbacks) == 0) {}  // whoever misses finds out
   const std::uint64_t unmaps = cusim_calls("cuMemUnmap");
@@ -150,4 +155,49 @@ TEST_CASE("stalled pages: a thread that goes on is waited for, however long all 
   first.join();
   CHECK(now(rig.counters().native_fallbacks) == 0);
   CHECK(now(rig.counters().live_blocks) == 2);
+}
+
+TEST_CASE("stalled pages: a hole that would be cracked is taken as it is while another thread is in the driver") {
+  RigOptions options = waiting_driver();
+  options.memory = "16GiB";
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("75%");
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 256; ++i) blocks.push_back(rig.allocate(16 * kMiB));
+  for (std::size_t i = 100; i < 110; ++i) rig.free(blocks[i]);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().after_wait(rig.context());
+  Stalled stalled(rig, 9 * kGiB);
+  const std::uint64_t remaps = now(rig.counters().rung_remap);
+  const CUdeviceptr block = rig.allocate(36 * kMiB);
+  CHECK((block >= blocks[100] && block < blocks[110]));
+  CHECK(now(rig.counters().rung_remap) == remaps);
+  CHECK_FALSE(stalled.is_over());
+  CHECK(stalled.end() == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("stalled pages: where a step ends nothing is brought for the next beside a thread that is in the driver") {
+  RigOptions options = waiting_driver();
+  options.memory = "4GiB";
+  Rig rig(options);
+  const CUstream stream = new_stream();
+  rig.allocate(kGiB);
+  const auto go_up = [&rig, stream] {
+    std::vector<CUdeviceptr> live;
+    for (int i = 0; i < 12; ++i) live.push_back(rig.allocate(50 * kMiB));
+    REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
+    return live;
+  };
+  for (const CUdeviceptr block : go_up()) rig.free(block);
+  const std::vector<CUdeviceptr> second = go_up();
+  for (std::size_t i = 0; i + 1 < second.size(); ++i) rig.free(second[i]);
+  Stalled stalled(rig, 2 * kGiB);
+  const std::uint64_t created = cusim_calls("cuMemCreate");
+  rig.free(second.back());
+  CHECK(cusim_calls("cuMemCreate") == created);
+  CHECK_FALSE(stalled.is_over());
+  CHECK(stalled.end() == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
 }

@@ -40,7 +40,8 @@ TEST_CASE("pool growth: without a limit, and far from it, calls are in the drive
 }
 
 TEST_CASE("pool growth: a call that could pass the limit together with others waits until they are over, and is alone") {
-  Growth of(64 * kMiB);
+  Growth of(100 * kMiB);
+  REQUIRE(of.limit.charge(36 * kMiB));
   PoolGrowth::Turn first = of.growth.begin(1 * kMiB);
   of.clock.each = [&] { first.end(); };
   PoolGrowth::Turn second = of.growth.begin(1 * kMiB);
@@ -49,7 +50,7 @@ TEST_CASE("pool growth: a call that could pass the limit together with others wa
   second.end();
   PoolGrowth::Turn alone = of.growth.begin(1 * kMiB);
   CHECK(of.clock.count == 1);
-  of.limit.refund(40 * kMiB);  // what the limit has left meanwhile lets nobody in
+  of.limit.refund(76 * kMiB);  // what the limit has left meanwhile, enough for both, lets nobody in
   of.clock.each = [&] { alone.end(); };
   const PoolGrowth::Turn last = of.growth.begin(512);
   CHECK(of.clock.count == 2);
