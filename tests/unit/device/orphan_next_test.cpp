@@ -118,18 +118,3 @@ TEST_CASE("pages: a primary context does not go on with what others left, since 
   CHECK(is_filled(kept, kMiB, 5));
   CHECK(rig.pools().check() == "");
 }
-
-TEST_CASE("segments: where no event covers a context, what another one's stream has freed goes with the context, out of every list") {
-  RigOptions options;
-  options.driver_version = "12040";
-  StreamRig rig(options);
-  const Beside beside(rig);
-  const Result<CUdeviceptr> block = rig.pools().allocate_on(beside.context, kMiB, name_of(beside.stream), kDefaultPool, "cuMemAllocAsync");
-  REQUIRE(block.code() == CUDA_SUCCESS);
-  rig.use(0);
-  rig.free_on(block.value(), new_stream());
-  Beside(beside).destroy();
-  CHECK(rig.pools().check() == "");
-  rig.free(rig.allocate(kMiB));
-  give_back_all(rig);
-}

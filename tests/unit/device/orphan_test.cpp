@@ -146,47 +146,6 @@ CUresult share_late(CUdeviceptr address, std::size_t bytes, const CUmemAccessDes
 }
 }  // namespace
 
-TEST_CASE("pages: memory of pools that another context's stream has freed outlives the end of its own until that stream is done with it") {
-  const bool has_context_events = GENERATE(false, true);
-  RigOptions options = on_pages();
-  if (!has_context_events) options.driver_version = "12040";
-  StreamRig rig(options);
-  const CUstream busy = new_stream();
-  Beside beside(rig);
-  const CUdeviceptr block = beside.on(8 * kMiB);
-  rig.use(0);
-  REQUIRE(cusim_launch_fill(busy, block, 8 * kMiB, 1, 50 * kMs) == CUDA_SUCCESS);
-  rig.free_on(block, busy);
-  beside.destroy();
-  CHECK(rig.pools().check() == "");
-  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-  CHECK(cusim_violation_count() == 0);
-  rig.pools().after_wait(rig.context());
-  give_back_all(rig);
-}
-
-TEST_CASE("pages: where no event covers a context, the end of the last one gives back what was freed of an orphan during a capture") {
-  RigOptions options = on_pages();
-  options.driver_version = "12040";
-  StreamRig rig(options);
-  const CUstream stream = new_stream();
-  const CUstream capturing = new_stream();
-  Beside beside(rig);
-  const CUdeviceptr left = beside.on(8 * kMiB);
-  beside.destroy();
-  const auto begin = [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); };
-  REQUIRE(rig.pools().begin_capture(capturing, begin, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-  rig.free_on(left, stream);
-  CUgraph graph = nullptr;
-  const auto end = [&] { return cuStreamEndCapture(capturing, &graph); };
-  REQUIRE(rig.pools().end_capture(capturing, end, [] { return false; }) == CUDA_SUCCESS);
-  REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
-  rig.reset_device();
-  CHECK(now(rig.counters().deferred_bytes) == 0);
-  CHECK(cusim_used_bytes(0) == 0);
-  CHECK(rig.pools().check() == "");
-}
-
 TEST_CASE("pages: what is freed while another device is let reach an orphan goes after that") {
   RigOptions options = on_pages();
   options.devices = 2;
