@@ -13,6 +13,7 @@ class Shortage {
  public:
   static constexpr std::uint32_t kPressedFrees = 64;
   static constexpr std::uint32_t kStampedFrees = 256;
+  static constexpr std::uint32_t kPressingStreamFrees = 1024;
 
   /// Between begin() and end() memory is short for one thread, or it gives back idle memory.
   void begin() { ++threads_; }
@@ -22,6 +23,7 @@ class Shortage {
   void note_refusal() {
     pressed_frees_ = kPressedFrees;
     stamped_frees_ = kStampedFrees;
+    pressing_stream_frees_ = kPressingStreamFrees;
   }
   /// Must threads keep nothing for themselves?
   bool forbids_keeping() const { return threads_ != 0 || pressed_frees_ != 0; }
@@ -33,12 +35,17 @@ class Shortage {
   }
   /// Does the next stream-ordered free get an event of its own?
   bool stamps_frees() const { return stamped_frees_ != 0; }
-  void count_stamped_free() { stamped_frees_ -= stamped_frees_ != 0 ? 1 : 0; }
+  /// Counts a free in stream order. After so many of them it is over, also for a program that makes few plain frees, or none.
+  void count_stream_free() {
+    stamped_frees_ -= stamped_frees_ != 0 ? 1 : 0;
+    if (pressing_stream_frees_ != 0 && --pressing_stream_frees_ == 0) pressed_frees_ = 0;
+  }
 
  private:
   std::uint32_t threads_ = 0;
   std::uint32_t pressed_frees_ = 0;
   std::uint32_t stamped_frees_ = 0;
+  std::uint32_t pressing_stream_frees_ = 0;
 };
 
 }  // namespace cupool::device

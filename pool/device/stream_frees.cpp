@@ -18,10 +18,8 @@ FreeOutcome StreamFrees::free_in_lane(DeviceState& device, Extent* extent, Conte
   home.streams.count_frees(1);
   bool must_stamp = !home.streams.is_alone() && (shortage_.stamps_frees() || !lanes::is_plenty(device, home, magazines_.kept_bytes(), extent->bytes));
   if (!must_stamp && may_be_missed(device, home, stream.identity, extent->bytes)) must_stamp = home.streams.fears_miss();
-  if (must_stamp) {
-    shortage_.count_stamped_free();
-    if (free_stamped(device, extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
-  }
+  shortage_.count_stream_free();
+  if (must_stamp && free_stamped(device, extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   const std::uint32_t lane = lanes::lane_for(device, home, stream, deferred_.batch());
   if (lane == 0) {
     const bool needs_event = !device.services.has_context_events();

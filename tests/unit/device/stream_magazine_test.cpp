@@ -93,6 +93,29 @@ TEST_CASE("stream magazines: what is kept for a stream is nobody else's while it
   CHECK(rig.try_allocate(512).code() == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+TEST_CASE("stream magazines: some time after a refusal streams keep what they free again, also in a program without a plain free") {
+  for (const std::size_t count : {1, 2}) {
+    INFO(count << " streams");
+    StreamRig rig;
+    std::vector<CUstream> streams(count, nullptr);
+    for (CUstream& stream : streams) stream = rig.lone_stream();
+    const auto untold_pairs = [&](int pairs) {  // how many the device was not told of at once
+      int untold = 0;
+      for (int i = 0; i < pairs; ++i) {
+        const std::uint64_t told = now(rig.counters().allocations);
+        for (const CUstream stream : streams) rig.free_on(rig.on(stream, kPiece_bytes), stream);
+        untold += now(rig.counters().allocations) == told ? 1 : 0;
+      }
+      return untold;
+    };
+    untold_pairs(400);
+    REQUIRE(untold_pairs(400) >= 399);
+    REQUIRE(rig.try_on(streams.front(), 2 * kGiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+    untold_pairs(1100);
+    CHECK(untold_pairs(400) >= 399);
+  }
+}
+
 TEST_CASE("stream magazines: a stream that ends takes nothing along, and what it left waits for its work") {
   StreamRig rig;
   const bool of_any_context = GENERATE(false, true);
