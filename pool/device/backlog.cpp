@@ -10,7 +10,7 @@
 namespace cupool::device {
 
 std::uint64_t Backlog::epoch_bytes(const DeviceState& device) const {
-  const std::uint64_t spare_bytes = device.spare_bytes();
+  const std::uint64_t spare_bytes = device.spare_now_bytes();
   const std::uint64_t reserved_bytes = device.live.counters.reserved_bytes.now();
   std::uint64_t least_bytes = DeferredFrees::kBatch_bytes;
   if (idle_epochs_ >= kIdleEpochs) {
@@ -28,14 +28,14 @@ bool Backlog::may_scatter(const DeviceState& device) const {
 
 std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
   const std::uint64_t spare_bytes = device.spare_bytes();
-  const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
+  const std::uint64_t third_bytes = device.spare_now_bytes() / kDeferredShare;
   const bool can_move =
       std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = saturating_sub(spare_bytes, kept_bytes(device));
   const std::uint64_t not_live_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
   const std::uint64_t quarter_bytes = not_live_bytes / kNotLiveShare;
-  if (!knows_its_steps(device)) return std::max({third_bytes, quarter_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
+  if (!knows_its_steps(device)) return std::max({third_bytes, quarter_bytes, std::min(most_bytes, saturating_sub(spare_bytes, third_bytes))});
   const std::uint64_t rest_bytes = not_live_bytes - quarter_bytes;
   return std::max({third_bytes, most_bytes, saturating_sub(rest_bytes, kept_bytes(device))});
 }

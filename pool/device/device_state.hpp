@@ -48,6 +48,8 @@ struct DeviceState {
   /// What was freed gets an event before its epoch is due (the program has waited, a step has ended) when it is as much as this part of what the pool
   /// holds, and no less than kLeastEarly_bytes: below that an event costs more than it brings.
   static constexpr std::uint64_t kEarlyShare = 128;
+  /// spare_now_bytes(): of what is not needed at present.
+  static constexpr std::uint64_t kSpareNowShare = 64;
   static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
 
   DeviceState(PoolServices& pool_services, int device_ordinal, observe::LiveDevice& live_device, std::uint64_t device_total_bytes,
@@ -161,6 +163,8 @@ struct DeviceState {
     const std::uint64_t most_bytes = room_bytes() + live.counters.reserved_bytes.now();
     return saturating_sub(most_bytes, peak_live_bytes());
   }
+  /// *Spare for now*: what is spare; or a small part of what is not needed at present, where the program once needed nearly everything.
+  std::uint64_t spare_now_bytes() const CUPOOL_REQUIRES(lock) { return std::max(spare_bytes(), (room_bytes() + not_live_bytes()) / kSpareNowShare); }
   /// Reserved, and not live.
   std::uint64_t not_live_bytes() const {
     const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();

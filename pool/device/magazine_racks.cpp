@@ -168,7 +168,7 @@ void Magazines::leave_table(Extent* extent) {
 }
 
 std::uint64_t Magazines::depot_limit_bytes(const DeviceState& device) const {
-  return may_keep(device) ? std::min(kLargestDepot_bytes, device.spare_bytes() / kDepotShare) : 0;
+  return may_keep(device) ? std::min(kLargestDepot_bytes, device.spare_now_bytes() / kDepotShare) : 0;
 }
 
 bool Magazines::keep_in_depot(Extent* extent, std::uint64_t limit_bytes) {

@@ -111,7 +111,7 @@ bool Magazines::open(DeviceState& device, Magazine& magazine, std::uint64_t spar
   magazine.kept_budget_bytes = spare_bytes / Magazine::kKeptShare;
   magazine.free_budget_bytes = free_budget_bytes(spare_bytes);
   if (budget_bytes < kLeastBudget_bytes) {
-    close(device, magazine);
+    if (magazine.is_open) close(device, magazine);
     return false;
   }
   magazine.context = magazine.home->context;
@@ -123,7 +123,7 @@ bool Magazines::open(DeviceState& device, Magazine& magazine, std::uint64_t spar
 Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
   if (request.stream.identity != 0) return take_for_stream(device, home, request, user);
   if (!may_keep(device)) return nullptr;
-  const std::uint64_t spare_bytes = device.spare_bytes();
+  const std::uint64_t spare_bytes = device.spare_now_bytes();
   const std::uint64_t budget_bytes = backlog_.is_roomy_loop() ? free_budget_bytes(spare_bytes) : spare_bytes / kMagazineShare;
   if (is_too_large_to_keep(request.bytes, spare_bytes, budget_bytes)) return nullptr;
   if (!find_magazine(device, home, user)) return nullptr;

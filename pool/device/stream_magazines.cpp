@@ -51,7 +51,7 @@ void Magazines::ask_for_rack(DeviceState& device, Magazine& magazine, StreamName
 
 bool Magazines::keep_for_stream(DeviceState& device, Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) {
   if (!may_keep(device) || !user.may_keep) return false;
-  const std::uint64_t spare_bytes = device.spare_bytes();
+  const std::uint64_t spare_bytes = device.spare_now_bytes();
   const std::uint64_t budget_bytes = spare_bytes / Magazine::kKeptShare;
   if (is_too_large_to_keep(extent->bytes, spare_bytes, budget_bytes) || !has_room_to_keep(device, home, budget_bytes)) return false;
   if (!find_magazine(device, home, user)) return false;

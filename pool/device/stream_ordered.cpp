@@ -46,7 +46,7 @@ bool DevicePool::frees_in_order(const Extent& extent) const {
 /// other streams?
 bool DevicePool::is_worth_an_event(const Extent& extent) const {
   if (extent.bytes >= backlog_.epoch_bytes(device_)) return true;
-  return device_.live.counters.deferred_bytes.now() >= device_.spare_bytes() / kWaitingShare;
+  return device_.live.counters.deferred_bytes.now() >= device_.spare_now_bytes() / kWaitingShare;
 }
 
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
