@@ -234,6 +234,23 @@ bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home
   return false;
 }
 
+/// One more epoch is over. Of epochs that came to stand in a queue, since the GPU was far behind or something captured, one look for each that is
+/// closed would leave as many for ever, with all that threads wait for in them. So others follow, but seldom after one in vain. Returns whether
+/// the oldest one may be over.
+bool Deferral::look_further(DeviceState& device, CUcontext asking, Error* error) {
+  if (deferred_.epoch_count() <= kShortQueue) return true;
+  if (looks_left_out_ != 0) {
+    --looks_left_out_;
+    return true;
+  }
+  for (std::uint32_t looks = 0; looks < kFurtherLooks && deferred_.epoch_count() > kShortQueue; ++looks) {
+    if (retire_oldest(device, asking, false, error)) continue;
+    looks_left_out_ = kLooksLeftOut;
+    return false;
+  }
+  return true;
+}
+
 Error Deferral::upkeep(DeviceState& device, CUcontext asking, bool inside_free) {
   Look look;
   const std::uint64_t size_bytes = deferred_.oldest() == nullptr ? deferred_.batch_size_bytes() : 0;
@@ -249,6 +266,7 @@ Error Deferral::upkeep(DeviceState& device, CUcontext asking, bool inside_free) 
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
     has_ended = retire_oldest(device, asking, false, &query_error);
   }
+  if (has_ended) has_ended = look_further(device, asking, &query_error);
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(device, asking, has_ended);
   if (inside_free) giving_back_.surplus(device);

@@ -115,11 +115,16 @@ class Deferral {
   /// While something captures, a plain free waits at the latest when this much is withheld without an event: an allocation cannot wait then, and must
   /// not fail because a block of 512 bytes keeps a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecorded_bytes = 2 * kMiB;
+  /// look_further(): so many epochs are no queue, so many looks follow, and so many turns are left out after one in vain.
+  static constexpr std::size_t kShortQueue = 4;
+  static constexpr std::uint32_t kFurtherLooks = 16;
+  static constexpr std::uint32_t kLooksLeftOut = 16;
   static constexpr std::uint64_t kNativeTerms_ns = 200'000'000;  ///< how long an allocation that is short of memory waits for other contexts
 
   // deferral.cpp
   bool retire_if_over(DeviceState& device, Epoch* epoch, const FenceResult& result, Error* error) CUPOOL_REQUIRES(device.lock);
   static FenceResult synchronise_reachable(DeviceState& device, CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device.lock);
+  bool look_further(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
   Error catch_up(DeviceState& device, CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device.lock);
   static bool is_own(const Epoch& epoch);
 
@@ -138,6 +143,7 @@ class Deferral {
   const bool unpooled_;
   std::uint64_t withheld_bytes_ = 0;  ///< by blocks in the open batch that were freed while something captured
   std::uint32_t looks_owed_ = 0;      ///< looks at the oldest epoch that upkeep() still has to make
+  std::uint32_t looks_left_out_ = 0;  ///< after a further look in vain, see look_further()
 };
 
 }  // namespace cupool::device
