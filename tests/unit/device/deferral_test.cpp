@@ -56,34 +56,6 @@ TEST_CASE("immediate reuse corrupts where deferral does not, so the test above c
   CHECK(cusim_mismatched_bytes() != 0);
 }
 
-TEST_CASE("epochs that came to stand in a queue while the GPU was behind get fewer again, and are asked about seldom while it is") {
-  Rig rig(device_of("4GiB"));  // no thread keeps such blocks there
-  const CUstream stream = new_stream();
-  const auto pairs = [&](int epochs) {
-    for (int i = 0; i < 64 * epochs; ++i) {
-      rig.free(rig.allocate(64 * kKiB));
-      REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
-    }
-  };
-  constexpr std::uint64_t kEpoch_bytes = 64 * 64 * kKiB;
-  pairs(30);
-  REQUIRE(now(rig.counters().deferred_bytes) >= 30 * kEpoch_bytes);
-  cusim_advance_ns(100'000 * kMs);  // all is over
-  pairs(1);
-  const auto pairs_behind = [&](int epochs) {  // the GPU stays as far behind as it is
-    for (int i = 0; i < epochs; ++i) {
-      pairs(1);
-      cusim_advance_ns(64 * kMs);
-    }
-  };
-  pairs_behind(40);
-  CHECK(now(rig.counters().deferred_bytes) <= 8 * kEpoch_bytes);
-  pairs(8);
-  const std::uint64_t asked = cusim_calls("cuEventQuery");
-  pairs_behind(64);
-  CHECK(cusim_calls("cuEventQuery") <= asked + 64 + 64 / 8);
-}
-
 TEST_CASE("an epoch closes at 64 frees, or at 64 MiB, with one event per context") {
   Rig rig(limited(nullptr));
   std::vector<CUdeviceptr> blocks;

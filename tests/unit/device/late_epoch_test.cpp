@@ -1,4 +1,5 @@
-// An epoch that was closed late stands in the queue before others: it may not be waited for itself, but it keeps nobody from waiting for those.
+// Epochs in a queue. One that was closed late stands there before others: it may not be waited for itself, but it keeps nobody from waiting for
+// those. And what the GPU is done with leaves the queue.
 #include <catch2/catch.hpp>
 
 #include "tests/conformance/rig.hpp"
@@ -72,4 +73,32 @@ TEST_CASE("make_room waits for what was freed as natively it had been, also behi
   rig.free(block);
   CHECK(rig.pools().make_room());
   CHECK(cusim_now_ns() >= 3 * kS);
+}
+
+TEST_CASE("epochs that came to stand in a queue while the GPU was behind get fewer again, and are asked about seldom while it is") {
+  Rig rig(device_of("4GiB"));  // no thread keeps such blocks there
+  const CUstream stream = new_stream();
+  const auto pairs = [&](int epochs) {
+    for (int i = 0; i < 64 * epochs; ++i) {
+      rig.free(rig.allocate(64 * kKiB));
+      REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
+    }
+  };
+  constexpr std::uint64_t kEpoch_bytes = 64 * 64 * kKiB;
+  pairs(30);
+  REQUIRE(now(rig.counters().deferred_bytes) >= 30 * kEpoch_bytes);
+  cusim_advance_ns(100'000 * kMs);  // all is over
+  pairs(1);
+  const auto pairs_behind = [&](int epochs) {  // the GPU stays as far behind as it is
+    for (int i = 0; i < epochs; ++i) {
+      pairs(1);
+      cusim_advance_ns(64 * kMs);
+    }
+  };
+  pairs_behind(40);
+  CHECK(now(rig.counters().deferred_bytes) <= 8 * kEpoch_bytes);
+  pairs(8);
+  const std::uint64_t asked = cusim_calls("cuEventQuery");
+  pairs_behind(64);
+  CHECK(cusim_calls("cuEventQuery") <= asked + 64 + 64 / 8);
 }
