@@ -42,7 +42,7 @@ class Crowd(unittest.TestCase):
 
     @unittest.skipIf("--runtime" in sys.argv, "a test of the test, and slow under a sanitizer")
     def test_reuse_that_does_not_wait_is_caught(self):
-        code, said = crowd("--seed", "11", "--runs", "6", "--steps", "400", "--setting", "FREE=immediate", "--setting", "POLICY=grow", "--setting", "BACKING=segments")
+        code, said = crowd("--seed", "1", "--runs", "20", "--steps", "400", "--setting", "FREE=immediate", "--setting", "POLICY=grow", "--setting", "BACKING=segments")
         self.assertEqual(code, 1, said)
         self.assertRegex(said, "WRONG|->700")  # an illegal address, where the memory had gone back already
 
