@@ -96,12 +96,16 @@ void add_backlog_at_driver(const DeviceState& device, DriverBacklog::Sums backlo
   evidence.own_outside_bytes -= std::min(others_bytes, evidence.own_outside_bytes);
   const std::uint64_t plain_bytes = evidence.unattributed_bytes ? take(*evidence.unattributed_bytes, backlog.plain_bytes) : 0;
   const std::uint64_t all_bytes = ours_bytes + others_bytes + plain_bytes;
-  evidence.other_context_free_bytes = std::min(evidence.other_context_free_bytes, evidence.pool_free_bytes);
+  for (std::uint64_t* part :
+       {&evidence.largest_free_bytes, &evidence.largest_free_remapped_bytes, &evidence.releasable_bytes, &evidence.other_context_free_bytes})
+    *part = std::min(*part, evidence.pool_free_bytes);
   evidence.deferred_at_driver_bytes = all_bytes;
   evidence.deferred_unheld_bytes = saturating_sub(others_bytes, device.live.outside.mempools.load(std::memory_order_relaxed)) + plain_bytes;
   evidence.deferred_bytes += all_bytes;
   *evidence.deferred_in_order_bytes += all_bytes;
-  *evidence.releasable_with_deferred_bytes += all_bytes;
+  // What went from idle to waiting may have been among what could go back.
+  const std::uint64_t most_bytes = evidence.pool_free_bytes + evidence.deferred_bytes;
+  evidence.releasable_with_deferred_bytes = std::min(*evidence.releasable_with_deferred_bytes + all_bytes, most_bytes);
 }
 }  // namespace
 

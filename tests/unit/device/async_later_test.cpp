@@ -1,11 +1,14 @@
 // The `async` policy on a driver that gets to a free some time after the call, and what goes back to the device of what lies idle.
 #include <array>
+#include <functional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
 
 #include "tests/conformance/rig.hpp"
+#include "tests/unit/device/stream_rig.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
@@ -104,4 +107,47 @@ TEST_CASE("async: memory that primes the pool and is not taken back at first is 
   rig.free(rig.allocate(kMiB));
   CHECK(rig.try_allocate(240 * kMiB).ok());
   CHECK(rig.pools().check() == "");
+}
+
+namespace {
+std::function<void()> g_beside;  ///< once, by another thread, while the driver tells what is free
+
+CUresult CUDAAPI tell_late(std::size_t* free_bytes, std::size_t* total_bytes) {
+  if (const std::function<void()> call = std::exchange(g_beside, nullptr)) std::thread(call).join();
+  return cuMemGetInfo_v2(free_bytes, total_bytes);
+}
+
+/// Whatever runs is over as soon as the driver has said that it is not.
+CUresult CUDAAPI query_too_early(CUevent event) {
+  const CUresult code = cuEventQuery(event);
+  cusim_advance_ns(50 * kMs);
+  return code;
+}
+}  // namespace
+
+TEST_CASE("async: what a stream may still use is no part of what lies idle, nor of what could go back") {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  options.patch = [](DriverApi& api) {
+    api.cuMemGetInfo_v2 = &tell_late;
+    api.cuEventQuery = &query_too_early;
+  };
+  g_beside = nullptr;
+  Rig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr waiting = rig.allocate(64 * kMiB);
+  const std::vector<CUdeviceptr> blocks = {rig.allocate(40 * kMiB), rig.allocate(40 * kMiB)};
+  REQUIRE(cusim_launch_spin(stream, 50 * kMs) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().free_on(waiting, rig.context(), name_of(stream)).outcome == FreeOutcome::freed);
+  g_beside = [&] {  // after the pool has given back what lay idle
+    rig.use(0);
+    for (const CUdeviceptr block : blocks) rig.free(block);
+  };
+  rig.pools().note_refusal(0, 2 * kGiB, {"cuMemCreate"});
+  const observe::Snapshot snapshot = rig.snapshot();
+  REQUIRE(snapshot.ooms.size() == 1);
+  const observe::OomEvidence& evidence = snapshot.ooms.front().evidence;
+  CHECK(evidence.deferred_at_driver_bytes >= 64 * kMiB);
+  CHECK(evidence.releasable_bytes <= evidence.pool_free_bytes);
+  CHECK(evidence.releasable_with_deferred_bytes <= evidence.pool_free_bytes + evidence.deferred_bytes);
 }
