@@ -29,6 +29,18 @@ struct Beside {
   CUstream stream;
 };
 
+/// `call` while another stream captures.
+template <class F> void during_capture(Rig& rig, F&& call) {
+  const CUstream capturing = new_stream();
+  const auto begin = [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); };
+  REQUIRE(rig.pools().begin_capture(capturing, begin, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  call();
+  CUgraph graph = nullptr;
+  const auto end = [&] { return cuStreamEndCapture(capturing, &graph); };
+  REQUIRE(rig.pools().end_capture(capturing, end, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
 inline bool is_filled(CUdeviceptr address, std::size_t bytes, unsigned char value) {
   std::vector<unsigned char> found(bytes);
   REQUIRE(cuMemcpyDtoH_v2(found.data(), address, bytes) == CUDA_SUCCESS);

@@ -56,6 +56,17 @@ int asking_pairs(Rig& rig, std::vector<CUdeviceptr>& ring, int pairs) {
   return count;
 }
 
+/// Steps of blocks of 1 GiB, each of which the host waits for.
+void take_large_steps(Rig& rig, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    std::vector<CUdeviceptr> blocks(16, 0);
+    churn(rig, blocks, kGiB, 32);
+    free_them(rig, blocks);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().after_wait(rig.context());
+  }
+}
+
 /// A region of 32 MiB in which 16 blocks of 1 MiB were allocated and freed so many times: the thread will keep them, and their work is over.
 void fill_and_free(Rig& rig, int rounds) {
   rig.free(rig.allocate(32 * kMiB));
@@ -110,13 +121,7 @@ TEST_CASE("magazines: small blocks that lie among others, since the job begins a
   std::vector<CUdeviceptr> first(16, 0);
   churn(rig, first, 4 * kKiB, 20'000);  // so many come before the peak: the job is not known to repeat itself
   free_them(rig, first);
-  for (int step = 0; step < 2; ++step) {
-    std::vector<CUdeviceptr> blocks(16, 0);
-    churn(rig, blocks, kGiB, 32);
-    free_them(rig, blocks);
-    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-    rig.pools().after_wait(rig.context());
-  }
+  take_large_steps(rig, 2);
   std::vector<CUdeviceptr> live(1000, 0);
   churn(rig, live, 4 * kKiB, 1000);
   CHECK(asking_pairs(rig, 4 * kKiB, 6400) <= 6400 / 10);
@@ -128,13 +133,7 @@ TEST_CASE("magazines: where memory is plenty they stay open while a hole among o
   std::vector<CUdeviceptr> many(8000, 0);  // so that no count of live blocks is a new peak later
   churn(rig, many, 512, 8000);
   free_them(rig, many);
-  for (int step = 0; step < 3; ++step) {
-    std::vector<CUdeviceptr> blocks(16, 0);
-    churn(rig, blocks, kGiB, 32);
-    free_them(rig, blocks);
-    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-    rig.pools().after_wait(rig.context());
-  }
+  take_large_steps(rig, 3);
   int asking = 0;
   std::vector<CUdeviceptr> live;
   for (int i = 0; i < 4000; ++i) {

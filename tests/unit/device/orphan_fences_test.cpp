@@ -31,17 +31,10 @@ TEST_CASE("pages: where no event covers a context, the end of the last one gives
   options.driver_version = "12040";
   StreamRig rig(options);
   const CUstream stream = new_stream();
-  const CUstream capturing = new_stream();
   Beside beside(rig);
   const CUdeviceptr left = beside.on(8 * kMiB);
   beside.destroy();
-  const auto begin = [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); };
-  REQUIRE(rig.pools().begin_capture(capturing, begin, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-  rig.free_on(left, stream);
-  CUgraph graph = nullptr;
-  const auto end = [&] { return cuStreamEndCapture(capturing, &graph); };
-  REQUIRE(rig.pools().end_capture(capturing, end, [] { return false; }) == CUDA_SUCCESS);
-  REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  during_capture(rig, [&] { rig.free_on(left, stream); });
   rig.reset_device();
   CHECK(now(rig.counters().deferred_bytes) == 0);
   CHECK(cusim_used_bytes(0) == 0);

@@ -74,19 +74,12 @@ TEST_CASE("pages: what earlier contexts left is given back though its free had a
   if (!is_captured) options.driver_version = "11080";  // no event covers a context, so each free on a stream of another one has its own
   StreamRig rig(options);
   const CUstream stream = new_stream();
-  const CUstream capturing = new_stream();
   Beside first(rig);
   const CUdeviceptr left = first.on(8 * kMiB);
   first.destroy();
   Beside second(rig);
   if (is_captured) {
-    const auto begin = [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); };
-    REQUIRE(rig.pools().begin_capture(capturing, begin, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-    rig.pools().free_on(left, second.context, name_of(second.stream));
-    CUgraph graph = nullptr;
-    const auto end = [&] { return cuStreamEndCapture(capturing, &graph); };
-    REQUIRE(rig.pools().end_capture(capturing, end, [] { return false; }) == CUDA_SUCCESS);
-    REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    during_capture(rig, [&] { rig.pools().free_on(left, second.context, name_of(second.stream)); });
   } else {
     rig.use(0);
     rig.free_on(left, stream);

@@ -120,8 +120,8 @@ TEST_CASE("identical steps on a device of one and a quarter to twice their need:
   CHECK(jobs_with_late_calls({}, 0, 5) <= kJobs / 30);
 }
 
-// Sixteen kernels behind: without the ends of steps 38 of 60, now 2; with the GPU idle 2, now none; 64 behind 33 without what the second step
-// brings beside what the pool holds, now 17. On segments 38, now 21.
+// Sixteen kernels behind: without the ends of steps 38 of 60, now none; with the GPU idle 2, now none; 64 behind 33 without what the second step
+// brings beside what the pool holds, now 15. On segments 38, now 20.
 TEST_CASE("identical steps that nobody waits for: few random jobs call for memory from the third on") {
   CHECK(jobs_with_late_calls(on_pages(device_of("160GiB")), 0) <= kJobs / 30);
   CHECK(jobs_with_late_calls(on_pages(device_of("160GiB")), 16) <= kJobs / 12);
