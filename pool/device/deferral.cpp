@@ -214,8 +214,8 @@ bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home
   if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = device.room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device.counters().reserved_bytes.now();
-  if (device.spare_bytes() >= everything_bytes / kChoosySpareShare || (backlog_.knows_its_steps(device) && room_bytes >= backlog_.kept_bytes(device)))
-    return false;
+  const bool knows_its_room = backlog_.knows_its_steps(device) && room_bytes >= backlog_.kept_bytes(device);
+  if (knows_its_room || saturating_sub(everything_bytes, device.needed_lately_bytes()) >= everything_bytes / kChoosySpareShare) return false;
   const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes &&
                        !(home.pooled->can_move() && backlog_.may_scatter(device));
   const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device, request.bytes);

@@ -20,6 +20,7 @@
 #include "pool/device/limit_account.hpp"
 #include "pool/device/pool_growth.hpp"
 #include "pool/device/pool_services.hpp"
+#include "pool/device/recent_need.hpp"
 #include "pool/device/step_ends.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/heap/extent.hpp"
@@ -50,6 +51,7 @@ struct DeviceState {
   static constexpr std::uint64_t kEarlyShare = 128;
   /// spare_now_bytes(): of what is not needed at present.
   static constexpr std::uint64_t kSpareNowShare = 64;
+  static constexpr std::uint64_t kNeededShare = 4;  ///< of needed_lately_bytes()
   static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
 
   DeviceState(PoolServices& pool_services, int device_ordinal, observe::LiveDevice& live_device, std::uint64_t device_total_bytes,
@@ -163,6 +165,11 @@ struct DeviceState {
     const std::uint64_t most_bytes = room_bytes() + live.counters.reserved_bytes.now();
     return saturating_sub(most_bytes, peak_live_bytes());
   }
+  /// What has to be kept for the program: the most that was ever live, until it has needed at most a kNeededShare-th of that for long.
+  std::uint64_t needed_lately_bytes() const CUPOOL_REQUIRES(lock) {
+    const std::uint64_t recent_bytes = recent_need.bytes();
+    return recent_bytes <= peak_live_bytes() / kNeededShare ? recent_bytes : peak_live_bytes();
+  }
   /// *Spare for now*: what is spare; or a small part of what is not needed at present, where the program once needed nearly everything.
   std::uint64_t spare_now_bytes() const CUPOOL_REQUIRES(lock) { return std::max(spare_bytes(), (room_bytes() + not_live_bytes()) / kSpareNowShare); }
   /// Reserved, and not live.
@@ -227,8 +234,9 @@ struct DeviceState {
   std::uint64_t being_freed_bytes CUPOOL_GUARDED_BY(lock) = 0;       ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;     ///< Σ DriverBlocks
   DriverBacklog backlog_at_driver CUPOOL_GUARDED_BY(lock);
-  std::atomic<bool> has_driver_blocks{false};                 ///< has ever had a block in DriverBlocks
-  StepEnds steps;                                             ///< written under the lock; magazines read below_bytes() without it
+  std::atomic<bool> has_driver_blocks{false};  ///< has ever had a block in DriverBlocks
+  StepEnds steps;                              ///< written under the lock; magazines read below_bytes() without it
+  RecentNeed recent_need CUPOOL_GUARDED_BY(lock);
   std::uint64_t peak_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< repeats_itself(): the most that was live when it was last asked,
   std::uint64_t peak_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< and how many allocations there had been when it first saw that
 };

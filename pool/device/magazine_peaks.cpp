@@ -85,6 +85,7 @@ void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
   const StepEnds::Live now{counters.live_bytes.now() + live_bytes, counters.live_blocks.now() + live_blocks};
   if (now.bytes >= ~std::uint64_t{0} / 2) return;
   const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
+  device.recent_need.note(now.bytes, counters.allocations.count());
   device.steps.note(before, now, device.peak_live_bytes(), counters.allocations.count(), device.least_early_bytes());
 }
 

@@ -84,3 +84,23 @@ TEST_CASE("it does not wait at its frees for the GPU, which is behind") {
   }
   CHECK(cusim_calls("cuEventSynchronize") == waits);
 }
+
+TEST_CASE("nor does it wait for a place that fits, once it has needed a quarter at most for as long as it ran before, and for 8,192 allocations") {
+  const bool is_more = GENERATE(false, true);
+  EmptiedRig rig(config::Backing::pages);
+  rig.allocate(is_more ? 2 * kGiB : kGiB);
+  for (int i = 0; i < 64; ++i) REQUIRE(cusim_launch_spin(nullptr, kMs) == CUDA_SUCCESS);
+  const auto waits_of = [&](int pairs) {
+    const std::uint64_t waits = cusim_calls("cuEventSynchronize");
+    for (int i = 0; i < pairs; ++i) {
+      rig.free(rig.allocate(16 * kMiB));
+      REQUIRE(cusim_launch_spin(nullptr, kMs) == CUDA_SUCCESS);
+      cusim_advance_ns(kMs);
+    }
+    return cusim_calls("cuEventSynchronize") - waits;
+  };
+  CHECK(waits_of(1000) >= 900);  // it may need all of it again any time
+  waits_of(2 * 4096 - 1000);
+  const std::uint64_t waits = waits_of(1000);
+  CHECK((is_more ? waits >= 900 : waits == 0));
+}
