@@ -139,14 +139,20 @@ Error Deferral::wait_in_capture(DeviceState& device, CUcontext asking) {
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: the blocks wait for the capture's end
   epoch->waiting = true;
+  const std::uint64_t last_unstamped = deferred_.unstamped().last_number();
   FenceResult result;
   {
     const MutexUnlock unlocked(device.lock);
     result = wait_by_freeing(device, asking, epoch->fence);
   }
   epoch->busy = epoch->waiting = false;
-  if (result.answer == FenceAnswer::done) epoch->recorded = true;
-  else deferred_.reopen(epoch);
+  if (result.answer != FenceAnswer::done) {
+    deferred_.reopen(epoch);
+    return result.error;
+  }
+  epoch->recorded = true;
+  Batch unstamped = deferred_.finish_unstamped(last_unstamped);
+  epoch->batch.prepend(unstamped);
   return result.error;
 }
 

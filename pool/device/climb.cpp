@@ -25,7 +25,7 @@ struct EndOfShortage {
 
 /// Has anything been freed that has not yet gone back to the driver or to a heap?
 bool DevicePool::has_waiting_frees() {
-  return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr ||
+  return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || !deferred_.unstamped().empty() ||
          std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
 }
 
@@ -105,6 +105,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
   preallocation_.await(device_);
   attempt.moves = moves_.ended();
   if (!preallocation_.is_done() && policy_ != config::Policy::platform) preallocation_.take(device_, *attempt.home);
+  stream_frees_.stamp_late(device_, attempt.context, attempt.request.stream);
   if (deferred_.batch_is_due()) {
     const Error error = deferral_.upkeep(device_, attempt.context, false);
     if (error.code != CUDA_SUCCESS) return error;

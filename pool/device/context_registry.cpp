@@ -15,6 +15,11 @@ ContextPool* ContextRegistry::find(CUcontext context) {
   return nullptr;
 }
 
+std::uint64_t ContextRegistry::life_of(const ContextPool& home, CUcontext context) {
+  const MutexLock lock(mutex_);
+  return home.registered.context == context ? home.registered.life : 0;
+}
+
 void ContextRegistry::add(ContextPool* home, CUcontext context) {
   const MutexLock lock(mutex_);
   homes_.push_back(home);

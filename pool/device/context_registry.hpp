@@ -38,6 +38,8 @@ class ContextRegistry {
  public:
   /// The pool of a living (or ending) context, or nullptr.
   ContextPool* find(CUcontext context);
+  /// The life in which `home` is the pool of `context`; 0: it is not.
+  std::uint64_t life_of(const ContextPool& home, CUcontext context);
   /// From now on `home` is the pool of the living context `context`. Throws std::bad_alloc with nothing changed.
   void add(ContextPool* home, CUcontext context);
 

@@ -306,7 +306,9 @@ FenceResult Deferral::synchronise_and_retire(DeviceState& device, CUcontext aski
   Epoch* earlier = deferred_.batch_is_empty() || others_may_touch(device) ? nullptr : deferred_.close();
   // The blocks of these epochs were freed without events while something captured; the contexts that were current then, whose copies may touch the
   // blocks, are not known.
-  const FenceResult result = synchronise_reachable(device, asking, earlier != nullptr);
+  const std::uint64_t last_unstamped = deferred_.unstamped().last_number();
+  const FenceResult result = synchronise_reachable(device, asking, earlier != nullptr || !deferred_.unstamped().empty());
+  if (result.is_done()) retire(device, deferred_.finish_unstamped(last_unstamped));
   if (earlier != nullptr) {
     if (result.is_done()) retire(device, deferred_.finish(earlier));
     else deferred_.reopen(earlier);

@@ -95,6 +95,28 @@ Epoch* DeferredFrees::close(Batch& batch) noexcept {
   return epoch;
 }
 
+Epoch* DeferredFrees::close_taken(std::uint64_t taken) noexcept {
+  if (!has_spare()) {
+    unstamped_.put_back(taken);
+    return nullptr;
+  }
+  Batch batch = finish_taken(taken);
+  return batch.first != nullptr ? close(batch) : nullptr;
+}
+
+Batch DeferredFrees::finish_taken(std::uint64_t taken) {
+  Batch batch;
+  unstamped_.remove_if([taken](const UnstampedFrees::Free& free) { return free.taken == taken; }, [&batch](Extent* extent) { batch.push(extent); });
+  return batch;
+}
+
+Batch DeferredFrees::finish_unstamped(std::uint64_t last_number) {
+  Batch batch;
+  unstamped_.remove_if([last_number](const UnstampedFrees::Free& free) { return free.taken == 0 && free.number <= last_number; },
+                       [&batch](Extent* extent) { batch.push(extent); });
+  return batch;
+}
+
 void DeferredFrees::unlink(Epoch* epoch) {
   Epoch* before = nullptr;
   if (head_ != epoch)
@@ -145,10 +167,13 @@ Batch DeferredFrees::finish(Epoch* epoch) {
 void DeferredFrees::forget(const ContextPool* home, bool but_pool_blocks) {
   batch_.remove_of(home, but_pool_blocks);
   for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.remove_of(home, but_pool_blocks);
+  unstamped_.remove_if(
+      [home, but_pool_blocks](const UnstampedFrees::Free& free) { return free.home == home && !(but_pool_blocks && mempool_of(*free.extent) != 0); },
+      [](const Extent*) {});
 }
 
 bool DeferredFrees::holds(const ContextPool* home) const {
-  bool found = batch_.holds(home);
+  bool found = batch_.holds(home) || unstamped_.holds(home);
   for (const Epoch* epoch = head_; epoch != nullptr && !found; epoch = epoch->next) found = epoch->batch.holds(home);
   return found;
 }
@@ -169,6 +194,10 @@ std::string DeferredFrees::check(std::uint64_t bytes) const {
   if (!walk(batch_)) return "the open batch of deferred frees is not what it counts";
   for (const Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)
     if (!walk(epoch->batch)) return "an epoch of deferred frees is not what it counts";
+  for (const UnstampedFrees::Free& free : unstamped_.all()) {
+    if (free.extent->state != heap::ExtentState::deferred) return "a block that a stream freed without an event is not deferred";
+    listed_bytes += free.extent->bytes;
+  }
   return listed_bytes == bytes ? "" : "deferred_bytes is not the sum of the deferred blocks";
 }
 

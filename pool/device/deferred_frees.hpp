@@ -17,6 +17,7 @@
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/fence.hpp"
+#include "pool/device/unstamped_frees.hpp"
 #include "pool/heap/extent.hpp"
 
 namespace cupool::device {
@@ -116,6 +117,8 @@ class DeferredFrees {
   Epoch* close() noexcept { return close(batch_); }
   /// As close(), for the blocks in `batch`, which it empties.
   Epoch* close(Batch& batch) noexcept;
+  /// As close(), for those unstamped frees. Null also when nothing is left of them.
+  Epoch* close_taken(std::uint64_t taken) noexcept;
   /// The epoch could not be recorded: its blocks go back to the open batch. Precondition: its fence is cleared.
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
@@ -138,6 +141,13 @@ class DeferredFrees {
   void forget_streams();  ///< any stream may have ended
   /// Removes the epoch and returns its blocks. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
+  /// What streams freed without an event, now or as soon as it can be recorded (StreamFrees).
+  UnstampedFrees& unstamped() { return unstamped_; }
+  const UnstampedFrees& unstamped() const { return unstamped_; }
+  /// Removes the unstamped frees that were taken so, and returns their blocks.
+  Batch finish_taken(std::uint64_t taken);
+  /// The same for those up to this number, but for what a thread has taken.
+  Batch finish_unstamped(std::uint64_t last_number);
 
   /// Batch::unpack for the open batch and every epoch.
   template <class F> void unpack(F&& on_empty);
@@ -157,6 +167,7 @@ class DeferredFrees {
   void unlink(Epoch* epoch);
 
   Batch batch_;
+  UnstampedFrees unstamped_;
   const Epoch* uncovered_ = nullptr;  ///< the newest epoch that was closed early and is not covered; older ones are over when it is
   std::uint64_t due_bytes_ = kBatch_bytes;
   Epoch* head_ = nullptr;  ///< oldest

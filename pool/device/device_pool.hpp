@@ -93,6 +93,8 @@ class DevicePool {
                           const char* api, std::uint16_t thread, MagazineUser user, Error* answer);
   /// `user`: the calling thread's for `context`, or null.
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
+  /// The stream (0: any that is named by a handle) is ending: what it freed without an event gets one now, if that can be recorded.
+  void end_unstamped(std::uint64_t identity);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
   void stream_ending(std::uint64_t identity);                 ///< of any context
   void streams_ending(ContextPool* home, CUcontext context);  ///< any stream of the context may have ended
@@ -109,6 +111,7 @@ class DevicePool {
   bool pin_pages(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   Status set_sync_memops(CUdeviceptr address, bool on);
   void before_capture();
+  void stamp_late();  ///< records the events that streams' frees lack, unless something captures
 
   /// The pool of `context`, which is made if the context is new. One whose blocks of memory pools outlive it may go on with an orphan's memory.
   ContextPool* context_seen(CUcontext context, BlockLife life);

@@ -123,6 +123,7 @@ void StreamFrees::end_stamps_in(DeviceState& device, ContextPool& home, std::uin
 }
 
 void StreamFrees::open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
+  retire_waited(device, home, identity, fills);
   if (home.pooled == nullptr) return;
   home.streams.note_waited(identity, fills);
   // Memory is short and nothing runs: what streams keep apart would be cut up by whichever allocates first.

@@ -299,7 +299,9 @@ Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
 
 /// Is anything on its way back that waiting would bring?
 bool Ladder::may_still_come(DevicePool& pool, const Attempt& attempt) {
-  if (pool.deferred_.oldest() != nullptr || pool.deferral_.may_record(pool.device_) || pool.stream_frees_.has_stamped()) return true;
+  if (pool.deferred_.oldest() != nullptr || pool.deferral_.may_record(pool.device_) || pool.stream_frees_.has_stamped() ||
+      pool.stream_frees_.may_stamp_late(pool.device_))
+    return true;
   if (pool.moves_.are_any() || pool.moves_.ended() != attempt.moves || pool.giving_back_.late_bytes() != 0) return true;
   return pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
 }
@@ -330,6 +332,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Error error{};
   for (;;) {
     // Once more, since nothing can be recorded while any context is ending.
+    pool.stream_frees_.stamp_late(pool.device_);
     error = pool.deferral_.close_epoch_or_synchronise(pool.device_, attempt.context);
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;

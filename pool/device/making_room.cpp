@@ -51,6 +51,7 @@ std::size_t MakingRoom::give_back_idle(DeviceState& device, std::uint64_t until_
   while (device.services.may_call_driver()) {
     magazines_.close_all(device);  // what they keep for streams goes into the lanes
     stream_frees_.drain_lanes(device);
+    stream_frees_.stamp_late(device);
     static_cast<void>(deferral_.close_epoch(device, nullptr, Deferral::Closing::late));
     stream_frees_.retire_all(device, nullptr, may_wait);
     if (policy_ == config::Policy::async) giving_back_.release(device, nullptr, kEverything_bytes);
@@ -70,8 +71,9 @@ std::size_t MakingRoom::give_back_idle(DeviceState& device, std::uint64_t until_
     if (may_wait && device.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && deferral_.retire_on_native_terms(device, nullptr, began_ns, &ignored)) continue;
     // Includes a thread that is preallocating: its memory is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || deferral_.may_record(device) ||
-                         preallocation_.is_under_way() || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || stream_frees_.may_stamp_late(device) ||
+                         deferral_.may_record(device) || preallocation_.is_under_way() ||
+                         (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
     if (!hopeful || is_over(device, patience)) return 0;
     const MutexUnlock unlocked(device.lock);
     patience.pause();
@@ -100,6 +102,7 @@ bool MakingRoom::make_way(DeviceState& device, std::uint64_t bytes) {
   // What was freed and is no longer in use is empty pool memory too.
   magazines_.close_all(device);
   stream_frees_.drain_lanes(device);
+  stream_frees_.stamp_late(device);
   static_cast<void>(deferral_.close_epoch(device, nullptr, Deferral::Closing::late));
   stream_frees_.retire_all(device, nullptr, false);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once, or may

@@ -200,6 +200,7 @@ std::uint64_t Refusals::deferred_in_order_bytes() const {
   std::uint64_t bytes = 0;
   deferred_.for_each(
       [&bytes](const heap::Extent& extent) { bytes += (extent.flags & kFreedInOrderFlag) != 0 || mempool_of(extent) != 0 ? extent.bytes : 0; });
+  for (const UnstampedFrees::Free& free : deferred_.unstamped().all()) bytes += free.extent->bytes;
   for (const auto& home : homes_) bytes += home->streams.deferred_bytes();
   return bytes;
 }

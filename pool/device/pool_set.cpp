@@ -205,6 +205,10 @@ class PoolSet::Impl {
     for (std::size_t slot = 0; slot < slots; ++slot)
       if (DevicePool* pool = pool_of(static_cast<int>(slot))) visit(*pool);
   }
+  /// After what may have been the end of the last capture, or of a context.
+  void stamp_late() const {
+    if (!services.has_context_events() && !services.gate.capturing()) for_each_pool([](DevicePool& pool) { pool.stamp_late(); });
+  }
 
   ThreadWatch* const threads;
   device::PoolServices services;
@@ -313,11 +317,13 @@ std::optional<CUresult> PoolSet::free_by_driver(CUdeviceptr address, std::uint64
 }
 
 void PoolSet::stream_ending(CUcontext context, std::uint64_t identity) {
+  if (!impl_->services.has_context_events()) impl_->for_each_pool([&](DevicePool& pool) { pool.end_unstamped(identity); });
   if (context == nullptr) impl_->for_each_pool([&](DevicePool& pool) { pool.stream_ending(identity); });
   else if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.stream_ending(home, context, identity);
 }
 
 void PoolSet::streams_ending(CUcontext context) {
+  if (!impl_->services.has_context_events()) impl_->for_each_pool([&](DevicePool& pool) { pool.end_unstamped(0); });
   if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.streams_ending(home, context);
 }
 
@@ -487,6 +493,7 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   const CUresult result = home != nullptr ? home->pool.end_context(home, context, destroy, is_dead_once, pool_blocks) : destroy();
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context, captures_before);
+  impl_->stamp_late();  // what its streams had freed is over
   impl_->for_each_pool([&](DevicePool& pool) { pool.forget_driver_blocks(context, blocks_before); });
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
   for (std::size_t count = gone.size(); count == gone.size();) {
@@ -541,7 +548,9 @@ void PoolSet::stream_will_wait(CUstream stream) {
 }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {
-  return impl_->services.gate.end(stream, end, still_capturing);
+  const CUresult result = impl_->services.gate.end(stream, end, still_capturing);
+  impl_->stamp_late();
+  return result;
 }
 
 bool PoolSet::much_waits(CUcontext context) const {

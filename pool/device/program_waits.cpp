@@ -65,7 +65,14 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
 void DevicePool::before_capture() {
   const MutexLock lock(device_.lock);
   magazines_.close_all(device_);
+  stream_frees_.stamp_late(device_);                                                    // of an earlier capture
   static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));  // any error is met again by the program's own calls
+}
+
+void DevicePool::stamp_late() {
+  const MutexLock lock(device_.lock);
+  stream_frees_.stamp_late(device_);
+  orphans_.empty(device_);
 }
 
 }  // namespace cupool::device

@@ -53,7 +53,7 @@ bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool&
   const bool may_wait = place == StampedPlace::aside || device.services.has_context_events();
   const std::uint32_t lane = may_wait ? 0 : lanes::lane_for(device, home, stream, deferred_.batch());
   if (lane != 0) lanes::complete(device, home, left, lane, stream.identity);
-  else deferred_.push(left);
+  else leave_unstamped(device, left, context, stream);
   return true;
 }
 

@@ -107,7 +107,8 @@ void StreamFrees::drain_stream(DeviceState& device, ContextPool& home, std::uint
 bool StreamFrees::take_own(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) {
   make_place_for_lane(device, home.context, stream);
   const bool had_stamped = lanes::take_own_stamped(device, home, stream, deferred_.batch());
-  return take_own_epochs(device, home, stream, wanted_bytes) || had_stamped;
+  const bool had_unstamped = take_own_unstamped(device, home, stream);
+  return take_own_epochs(device, home, stream, wanted_bytes) || had_stamped || had_unstamped;
 }
 
 /// What was drained from the stream's own lane needs no event for that stream: it goes back into the lane. True when there was any. In a stream that

@@ -3,8 +3,10 @@
 // Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while memory is short,
 // when the free was stamped with its own event: another stream is made to wait for that event on the device. An event that is recorded later than the
 // free also covers later work, which may itself wait for what the other stream does next, so no stream is ever made to wait for such an event. A free
-// that falls into another thread's capture is stamped too; where no event can be had, it takes the plain way and waits for the end of the capture.
-// stream_frees.cpp fills and drains lanes, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own.
+// that falls into another thread's capture is stamped too; where no event can be had, it takes the plain way and waits for the end of the capture. On
+// drivers without events that cover a context no epoch would ever take it from there: its stream gets an event as soon as that can be recorded.
+// stream_frees.cpp fills and drains lanes, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own,
+// unstamped_frees.cpp those that still lack one.
 // Thread rule: the device's lock, let go of around every driver call.
 #pragma once
 
@@ -89,6 +91,17 @@ class StreamFrees {
   /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
   Result<heap::Extent*> steal(DeviceState& device, ContextPool& home, CUcontext context, AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
 
+  // unstamped_frees.cpp
+  /// No event could be recorded behind a free on this stream of `context`; its block is deferred.
+  void leave_unstamped(DeviceState& device, heap::Extent* extent, CUcontext context, StreamName stream) CUPOOL_REQUIRES(device.lock);
+  /// Records the events that are missing, unless something captures: one for each stream. `calling`: the stream of `context` that the program's call
+  /// names, if it names one.
+  void stamp_late(DeviceState& device, CUcontext context = nullptr, StreamName calling = {}) CUPOOL_REQUIRES(device.lock);
+  /// May stamp_late() succeed, if not at this moment?
+  bool may_stamp_late(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
+  /// The program has waited for the stream (0: for the whole context of `home`) by a call that began at `fills`.
+  void retire_waited(DeviceState& device, const ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_REQUIRES(device.lock);
+
  private:
   static constexpr std::size_t kMostLooks = 4;        ///< streams whose oldest stamped free a miss polls
   static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
@@ -100,6 +113,11 @@ class StreamFrees {
   void drain_streams(DeviceState& device, ContextPool& home, bool only_own_events,
                      bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device.lock);
   bool take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
+
+  // unstamped_frees.cpp
+  static FenceAnswer record_late(DeviceState& device, const UnstampedFrees::Free& freed, Fence& fence, bool* gone) CUPOOL_EXCLUDES(device.lock);
+  void close_late(DeviceState& device, const UnstampedFrees::Free& freed, Fence fence) CUPOOL_REQUIRES(device.lock);
+  bool take_own_unstamped(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
 
   // idle_lanes.cpp
   void hand_over(DeviceState& device, ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device.lock);

@@ -109,6 +109,8 @@ class StreamLanes {
   /// How often any lane was filled. Lock-free; asked before a wait of the program, so that what comes into a lane later is told from what the wait
   /// covers.
   std::uint64_t fills() const { return fills_.load(std::memory_order_acquire); }
+  /// A free that a wait for its stream covers if it begins at the returned value of fills(), or later.
+  std::uint64_t count_fill() { return fill(); }
   /// The entry of a stream, or nullptr; valid until the next add() or remove(). Does not count as a use.
   Entry* entry(std::uint64_t identity) {
     for (Entry& entry : entries_)

@@ -74,29 +74,30 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     else if (is_plain) outcome = free_deferred(extent, thread, answer, false);
     else if (frees_in_order(*extent)) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_behind(extent, context, stream, thread, answer);
+    stream_frees_.stamp_late(device_, context, stream);
     if (home.is_orphan) orphans_.empty(device_);
   }
   if (must_clear) clear_region_memops();
   return outcome;
 }
 
-/// Defers the block: its epoch covers every stream. Where no epoch can, an event on this stream does, for an epoch with nothing else in it.
+/// Defers the block: its epoch covers every stream. Where no epoch can, an event on this stream does.
 FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
-  const bool needs_own_event = context != nullptr && !device_.services.has_context_events() && !capturing() && may_call_driver();
-  ContextPool* const of_stream = needs_own_event && deferred_.batch_is_empty() ? device_.services.contexts.find(context) : nullptr;
-  if (of_stream == nullptr) return free_deferred(extent, thread, answer, false);
+  if (context == nullptr || device_.services.has_context_events() || device_.disabled) return free_deferred(extent, thread, answer, false);
   deferral_.defer(device_, extent, thread);
-  Epoch* const epoch = deferred_.close();  // closed before the lock is let go of: what others free joins the open batch
-  if (epoch == nullptr) return FreeOutcome::freed;
-  FenceResult result;
-  {
-    const MutexUnlock unlocked(device_.lock);
-    result = epoch->fence.record_on(device_, *of_stream, context, stream.handle);
-  }
-  epoch->busy = false;
-  epoch->recorded = result.answer == FenceAnswer::done;
-  if (!epoch->recorded) deferred_.reopen(epoch);
+  deferred_.batch().remove(extent);
+  stream_frees_.leave_unstamped(device_, extent, context, stream);
   return FreeOutcome::freed;
+}
+
+void DevicePool::end_unstamped(std::uint64_t identity) {
+  const MutexLock lock(device_.lock);
+  stream_frees_.stamp_late(device_);
+  while (deferred_.unstamped().is_taken(identity)) {
+    const MutexUnlock unlocked(device_.lock);  // the handle is in the driver's hands for a moment
+    device_.services.clock.pause(kHandlePause_ns);
+  }
+  deferred_.unstamped().forget_stream(identity);
 }
 
 void DevicePool::stream_ending(std::uint64_t identity) {
