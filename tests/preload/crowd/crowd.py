@@ -44,7 +44,7 @@ class Run:
         policy = rng.choice(POLICIES)
         simulated = {**draw(rng, SIMULATED, .15), "DEVICES": str(self.devices), "MEMORY": "8GiB", "CLOCK": "real", "DRIVER_VERSION": rng.choice(VERSIONS)}
         settings = {**draw(rng, SETTINGS, .25), "POLICY": policy, "LOG": "off"}
-        if policy == "preallocate":
+        if policy == "preallocate" or (policy == "async" and rng.random() < .5):
             settings["PREALLOCATE"] = "256MiB"
         if given.tight:
             simulated.pop("VMM", None)  # segments have holes that nobody can move
