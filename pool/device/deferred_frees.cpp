@@ -89,6 +89,7 @@ Epoch* DeferredFrees::close(Batch& batch) noexcept {
   epoch->busy = true;
   epoch->waiting = false;
   epoch->recorded = false;
+  epoch->is_late = false;
   epoch->next = nullptr;
   (tail_ != nullptr ? tail_->next : head_) = epoch;
   tail_ = epoch;

@@ -69,6 +69,7 @@ struct Epoch {
   bool busy = false;              ///< a thread is in the driver with this fence
   bool waiting = false;           ///< that thread waits without end, as the program's free natively had
   bool recorded = false;
+  bool is_late = false;   ///< its blocks were unstamped frees, and its fence is behind one stream alone: no older epoch is over with it
   Epoch* next = nullptr;  ///< the next younger one
 
   /// Its blocks lay in the lane of a stream, and its fence is recorded on that stream.

@@ -131,7 +131,8 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   }
   pool.stream_frees_.drain_stale_lanes(pool.device_, *attempt.home);
   while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) ||
-         pool.stream_frees_.retire_stamped(pool.device_, *attempt.home, attempt.context, identity, &error)) {
+         pool.stream_frees_.retire_stamped(pool.device_, *attempt.home, attempt.context, identity, &error) ||
+         pool.stream_frees_.retire_late(pool.device_, attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }

@@ -88,7 +88,7 @@ bool StreamFrees::retire_stamped(DeviceState& device, ContextPool& home, CUconte
 bool StreamFrees::retire_any_stamped(DeviceState& device, CUcontext asking, Error* error) {
   for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
     if (retire_stamped(device, *homes_[i], asking, 0, error)) return true;
-  return false;
+  return retire_late(device, asking, error);
 }
 
 void StreamFrees::leave_pool_blocks(DeviceState& device, ContextPool& home) {

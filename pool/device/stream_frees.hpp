@@ -83,7 +83,7 @@ class StreamFrees {
   /// Polls the oldest stamped free of each stream, and makes the first whose event is over free for everybody: true. Leaves out what `identity` has
   /// in its own lane anyway.
   bool retire_stamped(DeviceState& device, ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device.lock);
-  /// As retire_stamped(), for all contexts of the device: what one of them gives back the driver has for another.
+  /// As retire_stamped() and retire_late(), for all contexts of the device: what one of them gives back the driver has for another.
   bool retire_any_stamped(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
   bool has_stamped() const;
   /// The context of `home` has ended, and blocks of memory pools stay: what its stamps hold of them waits for the same events as epochs do.
@@ -97,6 +97,8 @@ class StreamFrees {
   /// Records the events that are missing, unless something captures: one for each stream. `calling`: the stream of `context` that the program's call
   /// names, if it names one.
   void stamp_late(DeviceState& device, CUcontext context = nullptr, StreamName calling = {}) CUPOOL_REQUIRES(device.lock);
+  /// Polls what stamp_late() has recorded, of each stream: one that is behind keeps nothing that another has freed. True: something is free for all.
+  bool retire_late(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
   /// May stamp_late() succeed, if not at this moment?
   bool may_stamp_late(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// The program has waited for the stream (0: for the whole context of `home`) by a call that began at `fills`.

@@ -127,8 +127,28 @@ void StreamFrees::close_late(DeviceState& device, const UnstampedFrees::Free& fr
   epoch->fence = std::move(fence);
   epoch->recorded_ns = device.services.clock.now_ns();
   epoch->recorded = true;
+  epoch->is_late = true;
   epoch->busy = false;
   if (freed.is_own) epoch->set_lane(*freed.home, freed.stream.identity);
+}
+
+bool StreamFrees::retire_late(DeviceState& device, CUcontext asking, Error* error) {
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && device.services.may_call_driver(); epoch = epoch->next) {
+    if (!epoch->is_late || epoch->busy) continue;
+    epoch->busy = true;
+    FenceResult result;
+    {
+      const MutexUnlock unlocked(device.lock);
+      result = epoch->fence.poll(device, asking);
+    }
+    epoch->busy = false;
+    if (result.error.code != CUDA_SUCCESS) *error = result.error;
+    if (!result.is_done()) continue;
+    epoch->fence.clear(device.services.contexts);
+    deferral_.retire(device, deferred_.finish(epoch));
+    return true;
+  }
+  return false;
 }
 
 bool StreamFrees::take_own_unstamped(DeviceState& device, ContextPool& home, StreamName stream) {

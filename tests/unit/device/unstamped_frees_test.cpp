@@ -237,6 +237,25 @@ TEST_CASE("old driver: a stream of another device that ends is no more asked abo
   CHECK(rig.try_on(new_stream(), kMost_bytes).ok() != ends_in_capture);
 }
 
+TEST_CASE("old driver: a stream that is behind keeps nothing from others that another one freed while something captured") {
+  StreamRig rig(old_driver());
+  const CUstream behind = new_stream();
+  const CUstream stream = new_stream();
+  const CUdeviceptr small = rig.on(behind, 4 * kMiB);
+  const CUdeviceptr block = rig.on(stream, kMost_bytes);
+  volatile std::uint32_t released = 0;
+  during_capture(rig, [&] {
+    join(rig, behind);
+    join(rig, stream);
+    REQUIRE(cusim_launch_wait_host(behind, &released) == CUDA_SUCCESS);
+    rig.free_on(small, behind);
+    rig.free_on(block, stream);
+  });
+  CHECK(rig.on(new_stream(), kMost_bytes) == block);
+  CHECK(now(rig.counters().deferred_bytes) == 4 * kMiB);
+  released = 1;
+}
+
 TEST_CASE("old driver: async: what a stream freed while something captured is the driver's again once it is over") {
   RigOptions options = old_driver();
   options.pool.policy = config::Policy::async;
