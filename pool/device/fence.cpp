@@ -12,9 +12,7 @@ namespace {
 /// While something captures: is `stream`, of the current context, no part of it? An event on such a stream, or in a context that takes no part, does
 /// not end the capture (seen on H100 and H200, driver 580). Precondition: the gate is held.
 bool is_idle_stream(const DeviceState& device, const CaptureGate::Pass& pass, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  return pass.allows_on(stream) && device.driver.has_cuStreamIsCapturing() && device.driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_NONE;
+  return pass.allows_on(stream) && is_known_not_to_capture(device.driver, stream);
 }
 
 /// Judges a refusal to record. A driver may lack these events and say so with another code than NOT_SUPPORTED; without the distinction nothing freed
@@ -28,6 +26,11 @@ FenceAnswer note_refused_event(PoolServices& services, CUresult code) {
   return refused < most ? FenceAnswer::impossible : FenceAnswer::unsupported;
 }
 }  // namespace
+
+bool is_known_not_to_capture(const Driver& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return driver.has_cuStreamIsCapturing() && driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
 
 /// `stream`: record behind that stream of the current context; null: behind all work of the point's context.
 CUresult Fence::record_point(DeviceState& device, FencePoint& point, const CUstream* stream) {

@@ -43,6 +43,9 @@ enum class FenceAnswer : std::uint8_t {
 /// Does every call in the context that is current answer by an error of earlier work, or because the device is lost?
 [[nodiscard]] bool is_broken(const Driver& driver);
 
+/// Does the driver say that `stream`, of the current context, takes no part in a capture?
+[[nodiscard]] bool is_known_not_to_capture(const Driver& driver, CUstream stream);
+
 /// `error` is set when the driver said something that the program's own call would have returned natively: a sticky error of `asking`, or that the
 /// driver is shutting down.
 struct FenceResult {

@@ -87,7 +87,8 @@ FenceAnswer StreamFrees::record_late(DeviceState& device, const UnstampedFrees::
   if (freed.has_ended_stream()) return FenceAnswer::impossible;
   const CUcontext context = freed.of_stream->registered.context;  // pinned: it does not change
   const ScopedContext current(device.driver, context);
-  if (!current.status().ok()) return FenceAnswer::impossible;
+  // It may be in a capture that nobody will end: the thread that began it is gone.
+  if (!current.status().ok() || !is_known_not_to_capture(device.driver, freed.stream.handle)) return FenceAnswer::impossible;
   return fence.record_on(device, *freed.of_stream, context, freed.stream.handle).answer;
 }
 
@@ -125,7 +126,6 @@ void StreamFrees::close_late(DeviceState& device, const UnstampedFrees::Free& fr
     return;
   }
   epoch->fence = std::move(fence);
-  epoch->recorded_ns = device.services.clock.now_ns();
   epoch->recorded = true;
   epoch->is_late = true;
   epoch->busy = false;

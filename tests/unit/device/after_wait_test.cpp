@@ -104,6 +104,30 @@ TEST_CASE("after a wait what was freed is free again, for one event and a look")
   CHECK(cusim_calls("cuCtxRecordEvent") == records + 1);
 }
 
+TEST_CASE(
+    "after a wait with work left the next plain free has an event of its own, also behind a free in stream order, and later ones share theirs") {
+  Rig rig;
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.allocate(8 * kMiB);
+  std::vector<CUdeviceptr> blocks(10);
+  for (CUdeviceptr& one : blocks) one = rig.allocate(kMiB);
+  REQUIRE(cusim_launch_spin(stream, kS) == CUDA_SUCCESS);
+  rig.free(block);
+  tell_of_wait(rig);
+  REQUIRE(now(rig.counters().deferred_bytes) == 8 * kMiB);
+  if (GENERATE(false, true)) {
+    const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
+    REQUIRE(rig.pools().free_on(blocks.back(), rig.context(), name).outcome == FreeOutcome::freed);
+    blocks.pop_back();
+  }
+  const std::uint64_t records = cusim_calls("cuCtxRecordEvent");
+  rig.free(blocks.back());
+  CHECK(cusim_calls("cuCtxRecordEvent") == records + 1);
+  blocks.pop_back();
+  for (const CUdeviceptr one : blocks) rig.free(one);
+  CHECK(cusim_calls("cuCtxRecordEvent") == records + 1);
+}
+
 TEST_CASE("after a wait what a thread has freed and kept for itself is free again too") {
   Rig rig(on_pages(device_of("64GiB")));
   std::vector<CUdeviceptr> ring(240, 0);

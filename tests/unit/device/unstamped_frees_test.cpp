@@ -2,6 +2,7 @@
 // everybody's, and none may be recorded on a stream that may have come into the capture.
 #include <catch2/catch.hpp>
 
+#include <functional>
 #include <thread>
 
 #include "tests/unit/device/beside.hpp"
@@ -36,6 +37,8 @@ void free_in_capture(StreamRig& rig, CUdeviceptr block, CUstream stream, std::ui
     rig.free_on(block, stream);
   });
 }
+
+std::function<void(CUcontext)> g_at_synchronise;  ///< when the driver has waited for that context
 
 std::uint64_t waits() { return cusim_calls("cuCtxSynchronize") + cusim_calls("cuEventSynchronize") + cusim_calls("cuStreamSynchronize"); }
 
@@ -96,6 +99,23 @@ TEST_CASE("old driver: an event that the driver refuses at the end of a capture 
   }
 }
 
+TEST_CASE("old driver: a stream that captures, though nobody told of it, gets no event before that has ended") {
+  StreamRig rig(old_driver());
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, kMost_bytes);
+  during_capture(rig, [&] {
+    join(rig, stream);
+    rig.free_on(block, stream);
+    REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  });
+  CHECK_FALSE(rig.try_on(new_stream(), kMost_bytes).ok());
+  CHECK(cusim_calls("cuEventRecord") == 0);
+  CUgraph graph = nullptr;
+  REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CHECK(rig.on(new_stream(), kMost_bytes) == block);
+}
+
 TEST_CASE("old driver: what a stream freed while something captured is no new stream's with its handle") {
   StreamRig rig(old_driver());
   const CUstream stream = new_stream();
@@ -146,10 +166,79 @@ TEST_CASE("old driver: a wait of the program while something captures gives othe
     REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
     rig.free_on(small, stream);
     rig.pools().after_stream_wait(rig.context(), GENERATE(false, true) ? 0 : name_of(stream).identity, fills);
+    CHECK(rig.pools().has_lanes());  // or the shim would not tell of the wait
     CHECK(now(rig.counters().deferred_bytes) == 4 * kMiB);
     CHECK(rig.on(new_stream(), kMost_bytes) == block);
   });
   released = 1;
+}
+
+TEST_CASE("old driver: a wait of the program for other work gives nobody what a stream freed while something captures") {
+  StreamRig rig(old_driver());
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, kMost_bytes);
+  const CUstream idle = new_stream();
+  Beside beside(rig);
+  rig.use(0);
+  volatile std::uint32_t released = 0;
+  during_capture(rig, [&] {
+    join(rig, stream);
+    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
+    rig.free_on(block, stream);
+    rig.pools().after_stream_wait(rig.context(), name_of(idle).identity, rig.pools().lane_fills(rig.context()));
+    rig.pools().after_stream_wait(beside.context, 0, ~std::uint64_t{0});
+    CHECK(now(rig.counters().deferred_bytes) == kMost_bytes);
+  });
+  released = 1;
+}
+
+TEST_CASE("old driver: what a stream has freed while something captured stays its own, also behind its event") {
+  StreamRig rig(old_driver());
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, kMost_bytes);
+  volatile std::uint32_t released = 0;
+  during_capture(rig, [&] {
+    join(rig, stream);
+    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
+    rig.free_on(block, stream);
+  });
+  CHECK(cusim_calls("cuEventRecord") == 1);
+  CHECK(rig.on(stream, kMost_bytes) == block);
+  CHECK(cusim_now_ns() == 0);
+  released = 1;
+}
+
+TEST_CASE("old driver: what a default stream freed while something captures is not the default stream's of another context") {
+  StreamRig rig(old_driver());
+  const StreamName legacy{CU_STREAM_LEGACY, 1};  // in each context by this name
+  const CUcontext other = create(rig, 0);
+  rig.use(0);
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), kMost_bytes, legacy, kDefaultPool, "cuMemAllocAsync");
+  REQUIRE(block.ok());
+  during_capture(rig, [&] {
+    join(rig, CU_STREAM_LEGACY);
+    REQUIRE(rig.pools().free_on(block.value(), rig.context(), legacy).outcome == FreeOutcome::freed);
+    CHECK_FALSE(rig.pools().allocate_on(other, kMost_bytes, legacy, kDefaultPool, "cuMemAllocAsync").ok());
+    CHECK(rig.pools().allocate_on(rig.context(), kMost_bytes, legacy, kDefaultPool, "cuMemAllocAsync").ok());
+  });
+}
+
+TEST_CASE("old driver: a block of the driver's own that a stream freed while something captured is the device's again after it") {
+  RigOptions options = old_driver();
+  options.pool.limit.all = config::parse_amount("41MiB");
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 41 * kMiB);
+  REQUIRE(now(rig.counters().native_fallbacks) == 1);
+  during_capture(rig, [&] {
+    join(rig, stream);
+    REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+    rig.free_on(block, stream);
+    CHECK_FALSE(rig.try_on(stream, 41 * kMiB).ok());
+    CHECK(rig.pools().check() == "");
+  });
+  CHECK(rig.try_on(stream, 41 * kMiB).ok());
+  CHECK(cusim_now_ns() >= 5 * kMs);
 }
 
 TEST_CASE("old driver: what a stream freed while something captured is over with the stream's context") {
@@ -218,6 +307,36 @@ TEST_CASE("old driver: a plain free covers what streams freed before it, during 
   rig.free(plain);
   CHECK(now(rig.counters().deferred_bytes) == 0);
   CHECK(rig.on(new_stream(), kMost_bytes) == block);
+}
+
+TEST_CASE("old driver: what a stream frees while a plain free waits is not over with that") {
+  RigOptions options = old_driver();
+  options.patch = [](DriverApi& api) {
+    api.cuCtxSynchronize = [] {
+      const CUresult code = cuCtxSynchronize();
+      CUcontext current = nullptr;
+      REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+      g_at_synchronise(current);
+      return code;
+    };
+  };
+  StreamRig rig(options);
+  const CUdeviceptr plain = rig.allocate(512);
+  const CUdeviceptr block = rig.on(new_stream(), kMost_bytes);
+  Beside beside(rig);
+  rig.use(0);
+  volatile std::uint32_t released = 0;
+  g_at_synchronise = [&](CUcontext context) {
+    if (context != beside.context) return;
+    REQUIRE(cusim_launch_wait_host(beside.stream, &released) == CUDA_SUCCESS);
+    cusim_fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, 2);  // at the free, and in its last look
+    REQUIRE(rig.pools().free_on(block, beside.context, name_of(beside.stream)).outcome == FreeOutcome::freed);
+  };
+  rig.free(plain);
+  CHECK(now(rig.counters().deferred_bytes) == kMost_bytes);
+  CHECK_FALSE(rig.try_allocate(kMost_bytes).ok());
+  released = 1;
+  g_at_synchronise = [](CUcontext) {};
 }
 
 TEST_CASE("old driver: a stream of another device that ends is no more asked about what it freed here while something captured") {
