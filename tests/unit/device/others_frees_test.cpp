@@ -247,6 +247,16 @@ TEST_CASE("others' frees: make_room waits for them, but not without end") {
   tell(full.told);
 }
 
+TEST_CASE("others' frees: where too much waits a free waits for what another thread freed in the same context, and not for its own work") {
+  Full full(GENERATE(config::Backing::segments, config::Backing::pages));
+  full.run(5 * kMs);
+  full.others_free(full.block);
+  CHECK(full.passed_ns() < 5 * kMs);
+  full.rig.free(full.small);
+  CHECK(full.passed_ns() >= 5 * kMs);
+  CHECK(now(full.rig.counters().deferred_bytes) <= kSmall_bytes);
+}
+
 TEST_CASE("others' frees: a free does not wait for what another thread freed in another context") {
   Rig rig(Full::options(each_backing(), nullptr, nullptr));
   const CUdeviceptr block = rig.allocate(768 * kMiB);
