@@ -3,49 +3,18 @@
 #include <catch2/catch.hpp>
 
 #include <functional>
-#include <thread>
 
-#include "tests/unit/device/beside.hpp"
+#include "tests/unit/device/unstamped.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-
-constexpr std::size_t kMost_bytes = 40 * kMiB;  // no two of them fit
-
-RigOptions old_driver(int devices = 1) {
-  RigOptions options = limited_to("64MiB");
-  options.driver_version = "12040";
-  options.devices = devices;
-  return options;
-}
-
-/// The stream, in the current context, may have come into the capture: it was made to wait for something.
-void join(Rig& rig, CUstream stream) {
-  CUevent event = nullptr;
-  REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-  rig.pools().stream_will_wait(stream);
-  REQUIRE(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
-}
-
-/// The block is freed on the stream, which has work for so long, while something captures.
-void free_in_capture(StreamRig& rig, CUdeviceptr block, CUstream stream, std::uint64_t duration_ns) {
-  during_capture(rig, [&] {
-    join(rig, stream);
-    REQUIRE(cusim_launch_spin(stream, duration_ns) == CUDA_SUCCESS);
-    rig.free_on(block, stream);
-  });
-}
-
 std::function<void(CUcontext)> g_at_synchronise;  ///< when the driver has waited for that context
-
-std::uint64_t waits() { return cusim_calls("cuCtxSynchronize") + cusim_calls("cuEventSynchronize") + cusim_calls("cuStreamSynchronize"); }
-
 }  // namespace
 
 TEST_CASE("old driver: what a stream freed while something captured is others' as soon as it is over, whatever the stream does after the capture") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   volatile std::uint32_t released = 0;
@@ -54,12 +23,12 @@ TEST_CASE("old driver: what a stream freed while something captured is others' a
   const bool is_plain = GENERATE(false, true);
   CHECK((is_plain ? rig.allocate(kMost_bytes) : rig.on(new_stream(), kMost_bytes)) == block);
   CHECK(cusim_now_ns() >= 5 * kMs);
-  CHECK(waits() == 0);
+  CHECK(waits_of_driver() == 0);
   released = 1;
 }
 
 TEST_CASE("old driver: what a stream freed while something captures is its own at once, and nobody else's") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   during_capture(rig, [&] {
@@ -74,7 +43,7 @@ TEST_CASE("old driver: what a stream freed while something captures is its own a
 }
 
 TEST_CASE("old driver: a capture that ends while another goes on gives no stream an event") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   during_capture(rig, [&] {
@@ -86,7 +55,7 @@ TEST_CASE("old driver: a capture that ends while another goes on gives no stream
 }
 
 TEST_CASE("old driver: an event that the driver refuses at the end of a capture is recorded before a request is refused, or another capture begins") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   cusim_fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, 1);
@@ -100,7 +69,7 @@ TEST_CASE("old driver: an event that the driver refuses at the end of a capture 
 }
 
 TEST_CASE("old driver: a stream that captures, though nobody told of it, gets no event before that has ended") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   during_capture(rig, [&] {
@@ -116,44 +85,8 @@ TEST_CASE("old driver: a stream that captures, though nobody told of it, gets no
   CHECK(rig.on(new_stream(), kMost_bytes) == block);
 }
 
-TEST_CASE("old driver: what a stream freed while something captured is no new stream's with its handle") {
-  StreamRig rig(old_driver());
-  const CUstream stream = new_stream();
-  const CUdeviceptr block = rig.on(stream, kMost_bytes);
-  volatile std::uint32_t released = 0;
-  during_capture(rig, [&] {
-    join(rig, stream);
-    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
-    rig.free_on(block, stream);
-    rig.pools().stream_ending(rig.context(), name_of(stream).identity);  // the driver then may give its handle to another
-    CHECK_FALSE(rig.try_on(stream, kMost_bytes).ok());
-  });
-  CHECK_FALSE(rig.try_on(stream, kMost_bytes).ok());
-  CHECK(cusim_calls("cuEventRecord") == 0);
-  released = 1;
-  const std::uint64_t fills = rig.pools().lane_fills(rig.context());
-  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-  rig.pools().after_stream_wait(rig.context(), 0, fills);
-  CHECK(rig.on(new_stream(), kMost_bytes) == block);
-}
-
-TEST_CASE("old driver: a stream that ends leaves what it freed while something captured behind its last work") {
-  StreamRig rig(old_driver());
-  const CUstream stream = new_stream();
-  const CUdeviceptr block = rig.on(stream, kMost_bytes);
-  cusim_fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, 1);
-  free_in_capture(rig, block, stream, 5 * kMs);
-  const bool is_named = GENERATE(false, true);
-  if (is_named) rig.pools().stream_ending(rig.context(), name_of(stream).identity);
-  else rig.pools().streams_ending(rig.context());
-  REQUIRE(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
-  CHECK(cusim_calls("cuEventRecord") == 2);
-  CHECK(rig.on(new_stream(), kMost_bytes) == block);
-  CHECK(cusim_now_ns() >= 5 * kMs);
-}
-
 TEST_CASE("old driver: a wait of the program while something captures gives others what was freed before it, and nothing that came later") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr small = rig.on(stream, 4 * kMiB);
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
@@ -174,7 +107,7 @@ TEST_CASE("old driver: a wait of the program while something captures gives othe
 }
 
 TEST_CASE("old driver: a wait of the program for other work gives nobody what a stream freed while something captures") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   const CUstream idle = new_stream();
@@ -193,7 +126,7 @@ TEST_CASE("old driver: a wait of the program for other work gives nobody what a 
 }
 
 TEST_CASE("old driver: what a stream has freed while something captured stays its own, also behind its event") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   volatile std::uint32_t released = 0;
@@ -209,7 +142,7 @@ TEST_CASE("old driver: what a stream has freed while something captured stays it
 }
 
 TEST_CASE("old driver: what a default stream freed while something captures is not the default stream's of another context") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const StreamName legacy{CU_STREAM_LEGACY, 1};  // in each context by this name
   const CUcontext other = create(rig, 0);
   rig.use(0);
@@ -224,7 +157,7 @@ TEST_CASE("old driver: what a default stream freed while something captures is n
 }
 
 TEST_CASE("old driver: a block of the driver's own that a stream freed while something captured is the device's again after it") {
-  RigOptions options = old_driver();
+  RigOptions options = before_12_5();
   options.pool.limit.all = config::parse_amount("41MiB");
   StreamRig rig(options);
   const CUstream stream = new_stream();
@@ -241,43 +174,8 @@ TEST_CASE("old driver: a block of the driver's own that a stream freed while som
   CHECK(cusim_now_ns() >= 5 * kMs);
 }
 
-TEST_CASE("old driver: what a stream freed while something captured is over with the stream's context") {
-  StreamRig rig(old_driver());
-  const CUdeviceptr block = rig.on(new_stream(), kMost_bytes);
-  Beside beside(rig);
-  volatile std::uint32_t released = 0;
-  rig.use(0);
-  during_capture(rig, [&] {
-    REQUIRE(cuCtxSetCurrent(beside.context) == CUDA_SUCCESS);
-    join(rig, beside.stream);
-    REQUIRE(cusim_launch_wait_host(beside.stream, &released) == CUDA_SUCCESS);
-    REQUIRE(rig.pools().free_on(block, beside.context, name_of(beside.stream)).outcome == FreeOutcome::freed);
-    released = 1;
-    beside.destroy();
-    CHECK_FALSE(rig.try_allocate(kMost_bytes).ok());
-  });
-  CHECK(rig.allocate(kMost_bytes) == block);
-  CHECK(waits() == 0);
-}
-
-TEST_CASE("old driver: a context takes along what streams had freed of it while something captured") {
-  StreamRig rig(old_driver());
-  Beside beside(rig);
-  const CUdeviceptr block = beside.on(kMost_bytes, 0);
-  rig.use(0);
-  const CUstream stream = new_stream();
-  during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
-    CHECK(now(rig.counters().deferred_bytes) == kMost_bytes);
-    beside.destroy();
-    CHECK(now(rig.counters().deferred_bytes) == 0);
-  });
-  CHECK(rig.pools().check() == "");
-}
-
 TEST_CASE("old driver: no work is put on the legacy stream when the program gives it none, and what that freed is others' after its next free") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = CU_STREAM_LEGACY;
   const CUdeviceptr small = rig.on(stream, 512);
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
@@ -290,7 +188,7 @@ TEST_CASE("old driver: no work is put on the legacy stream when the program give
 }
 
 TEST_CASE("old driver: a plain free covers what streams freed before it, during a capture and after one") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream stream = new_stream();
   const CUdeviceptr plain = rig.allocate(4 * kMiB);
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
@@ -310,7 +208,7 @@ TEST_CASE("old driver: a plain free covers what streams freed before it, during 
 }
 
 TEST_CASE("old driver: what a stream frees while a plain free waits is not over with that") {
-  RigOptions options = old_driver();
+  RigOptions options = before_12_5();
   options.patch = [](DriverApi& api) {
     api.cuCtxSynchronize = [] {
       const CUresult code = cuCtxSynchronize();
@@ -339,25 +237,8 @@ TEST_CASE("old driver: what a stream frees while a plain free waits is not over 
   g_at_synchronise = [](CUcontext) {};
 }
 
-TEST_CASE("old driver: a stream of another device that ends is no more asked about what it freed here while something captured") {
-  StreamRig rig(old_driver(2));
-  const CUdeviceptr block = rig.on(new_stream(), kMost_bytes);
-  rig.use(1);
-  rig.free(rig.allocate(512));
-  const CUstream stream = new_stream();
-  const bool ends_in_capture = GENERATE(false, true);
-  during_capture(rig, [&] {
-    join(rig, stream);
-    REQUIRE(rig.pools().free_on(block, rig.context(1), name_of(stream)).outcome == FreeOutcome::freed);
-    if (ends_in_capture) rig.pools().stream_ending(rig.context(1), name_of(stream).identity);
-  });
-  CHECK(cusim_calls("cuEventRecord") == (ends_in_capture ? 0 : 1));
-  rig.use(0);
-  CHECK(rig.try_on(new_stream(), kMost_bytes).ok() != ends_in_capture);
-}
-
 TEST_CASE("old driver: a stream that is behind keeps nothing from others that another one freed while something captured") {
-  StreamRig rig(old_driver());
+  StreamRig rig(before_12_5());
   const CUstream behind = new_stream();
   const CUstream stream = new_stream();
   const CUdeviceptr small = rig.on(behind, 4 * kMiB);
@@ -376,44 +257,12 @@ TEST_CASE("old driver: a stream that is behind keeps nothing from others that an
 }
 
 TEST_CASE("old driver: async: what a stream freed while something captured is the driver's again once it is over") {
-  RigOptions options = old_driver();
+  RigOptions options = before_12_5();
   options.pool.policy = config::Policy::async;
   StreamRig rig(options);
   const CUdeviceptr block = rig.allocate(kMost_bytes);
   free_in_capture(rig, block, new_stream(), 5 * kMs);
   CHECK(rig.try_allocate(kMost_bytes).ok());
   CHECK(cusim_now_ns() >= 5 * kMs);
-  CHECK(waits() == 0);
-}
-
-TEST_CASE("threads: old driver: a stream does not end while another thread records an event for what it freed in a capture") {
-  g_inside.store(false);
-  g_may_leave.store(false);
-  ReleasingClock clock;
-  RigOptions options = old_driver();
-  options.clock = &clock;
-  options.patch = [](DriverApi& api) {
-    api.cuEventRecord = [](CUevent event, CUstream stream) {
-      g_inside.store(true);
-      while (!g_may_leave.load()) std::this_thread::yield();
-      return cuEventRecord(event, stream);
-    };
-  };
-  StreamRig rig(options);
-  const CUstream stream = new_stream();
-  const CUdeviceptr block = rig.on(stream, kMost_bytes);
-  std::thread ending;
-  during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
-    ending = std::thread([&] {
-      while (!g_inside.load()) std::this_thread::yield();
-      CHECK(cuCtxSetCurrent(rig.context()) == CUDA_SUCCESS);
-      rig.pools().stream_ending(rig.context(), name_of(stream).identity);
-      CHECK(cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
-    });
-  });
-  ending.join();
-  CHECK(rig.on(new_stream(), kMost_bytes) == block);
-  CHECK(rig.pools().check() == "");
+  CHECK(waits_of_driver() == 0);
 }
