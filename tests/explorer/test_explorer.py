@@ -84,6 +84,11 @@ class Races(unittest.TestCase):
     def test_no_allocation_waits_where_no_event_covers_a_context(self):
         self.never_hits("--driver", "12030", "--backing", "pages", "--memory", "64MiB", "--limit", "50%", "--blocks", "16", "--seed", "764706", steps="90000")
 
+    def test_what_streams_free_during_captures_is_refused_to_nobody_where_no_event_covers_a_context(self):
+        figures = self.never_hits("--driver", "12040", "--route", "ordered", "--backing", "pages", "--memory", "512MiB", "--seed", "950101", steps="20000")
+        self.assertGreater(figures["allocations"], 1000)
+        self.assertEqual(figures["refused"], 0)
+
     def test_races_are_found_where_there_are_some_and_become_small_programs(self):
         code, figures, said = explore("--seed", "4", "--steps", "100000", "--free", "immediate", "--route", "plain", "--memory", "8GiB", "--shrink", "--shrink-limit", "60")
         self.assertEqual(code, 1, said)
