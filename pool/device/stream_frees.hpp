@@ -117,7 +117,8 @@ class StreamFrees {
   bool take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
 
   // unstamped_frees.cpp
-  static FenceAnswer record_late(DeviceState& device, const UnstampedFrees::Free& freed, Fence& fence, bool* gone) CUPOOL_EXCLUDES(device.lock);
+  static FenceAnswer record_late(DeviceState& device, const UnstampedFrees::Free& freed, bool is_calling, Fence& fence, bool* gone)
+      CUPOOL_EXCLUDES(device.lock);
   void close_late(DeviceState& device, const UnstampedFrees::Free& freed, Fence fence) CUPOOL_REQUIRES(device.lock);
   bool take_own_unstamped(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
 

@@ -37,11 +37,8 @@ bool UnstampedFrees::add(Free free) noexcept {
   return true;
 }
 
-std::optional<UnstampedFrees::Free> UnstampedFrees::take(std::uint64_t round, std::uint64_t calling, const ContextPool* home) {
-  const auto is_left = [&](const Free& free) {
-    const std::uint64_t identity = free.stream.identity;
-    return free.taken == 0 && free.round != round && (identity == 0 || is_handle(identity) || (identity == calling && free.of_stream == home));
-  };
+std::optional<UnstampedFrees::Free> UnstampedFrees::take(std::uint64_t round) {
+  const auto is_left = [round](const Free& free) { return free.taken == 0 && free.round != round; };
   const auto first = std::find_if(frees_.begin(), frees_.end(), is_left);
   if (first == frees_.end()) return std::nullopt;
   ++takes_;
@@ -77,14 +74,16 @@ void StreamFrees::leave_unstamped(DeviceState& device, Extent* extent, CUcontext
   device.services.has_lanes.store(true, std::memory_order_relaxed);
 }
 
-/// Records an event behind what the stream holds now. `gone`: its context has ended, and all its work with it.
-FenceAnswer StreamFrees::record_late(DeviceState& device, const UnstampedFrees::Free& freed, Fence& fence, bool* gone) {
+/// Records an event behind what the stream holds now. `gone`: its context has ended, and all its work with it. Of default streams only the calling one
+/// (`is_calling`) gets an event: no other thread can name a thread's own, and work of ours on the legacy stream, when the program gives it none, would
+/// make blocking streams wait for each other.
+FenceAnswer StreamFrees::record_late(DeviceState& device, const UnstampedFrees::Free& freed, bool is_calling, Fence& fence, bool* gone) {
   ContextRegistry& contexts = device.services.contexts;
   const Pin pin = contexts.pin(freed.of_stream, freed.life);
   *gone = pin == Pin::gone;
   if (pin != Pin::held) return FenceAnswer::impossible;
   const Unpinner unpinner(contexts, freed.of_stream);
-  if (freed.has_ended_stream()) return FenceAnswer::impossible;
+  if (!is_handle(freed.stream.identity) && !is_calling) return FenceAnswer::impossible;
   const CUcontext context = freed.of_stream->registered.context;  // pinned: it does not change
   const ScopedContext current(device.driver, context);
   // It may be in a capture that nobody will end: the thread that began it is gone.
@@ -99,14 +98,15 @@ void StreamFrees::stamp_late(DeviceState& device, CUcontext context, StreamName 
   const ContextPool* const home = calling.identity != 0 ? device.services.contexts.find(context) : nullptr;
   const std::uint64_t round = unstamped.begin_round();
   while (!device.services.gate.capturing() && device.services.may_call_driver() && !device.disabled) {
-    const std::optional<UnstampedFrees::Free> freed = unstamped.take(round, calling.identity, home);
+    const std::optional<UnstampedFrees::Free> freed = unstamped.take(round);
     if (!freed) return;
     Fence fence;
+    const bool is_calling = home != nullptr && freed->of_stream == home && freed->stream.identity == calling.identity;
     bool gone = false;
     FenceAnswer answer{};
     {
       const MutexUnlock unlocked(device.lock);
-      answer = record_late(device, *freed, fence, &gone);
+      answer = record_late(device, *freed, is_calling, fence, &gone);
     }
     if (gone) deferral_.retire(device, deferred_.finish_taken(freed->taken));
     else if (answer != FenceAnswer::done) unstamped.put_back(freed->taken);

@@ -35,7 +35,6 @@ class UnstampedFrees {
     std::uint64_t taken = 0;            ///< not 0: which take() of all
     std::uint64_t round = 0;            ///< in which it was last taken
 
-    bool has_ended_stream() const { return stream.identity == 0; }
     bool is_of_same(const Free& other) const {
       return of_stream == other.of_stream && life == other.life && stream.identity == other.stream.identity && is_own == other.is_own;
     }
@@ -52,10 +51,8 @@ class UnstampedFrees {
   /// False, with nothing changed, where host memory is out.
   bool add(Free free) noexcept;
   std::uint64_t begin_round() { return ++rounds_; }
-  /// Takes all that one stream has freed, of what was not taken yet in this round. Returns one of them, or nothing. Of default streams only the
-  /// calling one's (`calling`, of the context of `home`): no other thread can name a thread's own, and work of ours on the legacy stream, when the
-  /// program gives it none, would make blocking streams wait for each other.
-  std::optional<Free> take(std::uint64_t round, std::uint64_t calling, const ContextPool* home);
+  /// Takes all that one stream has freed, of what was not taken yet in this round. Returns one of them, or nothing.
+  std::optional<Free> take(std::uint64_t round);
   void put_back(std::uint64_t taken);
   /// Is a thread in the driver with this stream (0: with any)?
   bool is_taken(std::uint64_t identity) const;

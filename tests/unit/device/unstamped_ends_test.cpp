@@ -65,6 +65,21 @@ TEST_CASE("old driver: what a stream freed while something captured is over with
   CHECK(waits_of_driver() == 0);
 }
 
+TEST_CASE("old driver: what a default stream freed while something captured is free as soon as its context has ended") {
+  StreamRig rig(before_12_5());
+  const CUdeviceptr block = rig.on(new_stream(), kMost_bytes);
+  Beside beside(rig);
+  rig.use(0);
+  during_capture(rig, [&] {
+    REQUIRE(cuCtxSetCurrent(beside.context) == CUDA_SUCCESS);
+    join(rig, CU_STREAM_LEGACY);
+    REQUIRE(rig.pools().free_on(block, beside.context, {CU_STREAM_LEGACY, 1}).outcome == FreeOutcome::freed);
+  });
+  CHECK(now(rig.counters().deferred_bytes) == kMost_bytes);
+  beside.destroy();
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+}
+
 TEST_CASE("old driver: a context takes along what streams had freed of it while something captured") {
   StreamRig rig(before_12_5());
   Beside beside(rig);
