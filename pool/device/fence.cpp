@@ -283,12 +283,12 @@ bool Fence::has_pinned(const FencePoint& point) const {
 }
 
 FenceResult Fence::poll_for(DeviceState& device, std::uint64_t bound_ns) {
-  constexpr std::uint64_t kPause_ns = 10'000;
+  const std::uint64_t pause_ns = std::max<std::uint64_t>(10'000, bound_ns / 1000);
   Clock& clock = device.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + bound_ns;
   FenceResult result = poll(device, nullptr);
   while (result.is_pending() && clock.now_ns() < until_ns) {
-    clock.pause(kPause_ns);
+    clock.pause(pause_ns);
     result = poll(device, nullptr);
   }
   return result;

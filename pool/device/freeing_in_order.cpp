@@ -3,6 +3,7 @@
 
 #include "pool/device/context_pool.hpp"
 #include "pool/device/fence.hpp"
+#include "pool/device/patience.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device::in_order {
@@ -31,6 +32,15 @@ bool await_stream(DeviceState& device, CUstream stream) {
     code = device.driver.cuStreamQuery(stream);
   }
   return code != CUDA_ERROR_NOT_READY;
+}
+
+/// Even on an idle device an event takes a moment to complete.
+FenceAnswer poll_for_all(DeviceState& device, const DeviceState* only, std::uint64_t bound_ns) {
+  Fence fence;
+  FenceResult result = fence.record(device, nullptr, only);
+  if (result.answer == FenceAnswer::done) result = fence.poll_for(device, bound_ns);
+  fence.clear(device.services.contexts);
+  return result.answer;
 }
 }  // namespace
 
@@ -77,13 +87,21 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream) {
 
 bool can_look(const DeviceState& device) { return device.driver.has_cuCtxRecordEvent() && device.services.has_context_events(); }
 
-bool is_quiet(DeviceState& device, const DeviceState* only) {
-  Fence fence;
-  FenceResult result = fence.record(device, nullptr, only);
-  // Even on an idle device an event takes a moment to complete.
-  if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kQuietBound_ns);
-  fence.clear(device.services.contexts);
-  return result.answer == FenceAnswer::done;
+bool is_quiet(DeviceState& device, const DeviceState* only) { return poll_for_all(device, only, kQuietBound_ns) == FenceAnswer::done; }
+
+bool is_untouched(DeviceState& device) {
+  PoolServices& services = device.services;
+  // While something captures nothing can be recorded, and a program that loads a module then must get its memory.
+  if (services.options.free != config::FreeMode::immediate || services.gate.capturing()) return true;
+  const auto was_in_vain = [&services] {
+    const std::uint64_t ended_ns = services.waited_in_vain_ns.load(std::memory_order_relaxed);
+    return ended_ns != 0 && services.clock.now_ns() - ended_ns < Patience::kPollBound_ns;
+  };
+  const std::uint64_t bound_ns = was_in_vain() ? kQuietBound_ns : Patience::kPollBound_ns;
+  const FenceAnswer answer = can_look(device) ? poll_for_all(device, nullptr, bound_ns) : FenceAnswer::unsupported;
+  if (answer == FenceAnswer::unsupported) return synchronise_contexts(device, nullptr, nullptr).answer == FenceAnswer::done;
+  if (answer == FenceAnswer::pending && !was_in_vain()) services.waited_in_vain_ns.store(services.clock.now_ns(), std::memory_order_relaxed);
+  return answer == FenceAnswer::done;
 }
 
 }  // namespace cupool::device::in_order

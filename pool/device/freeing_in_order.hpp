@@ -25,6 +25,10 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream);
 /// Is no work running that cuMemFree would wait for? Records an event in every context (`only`: of that device) and polls for up to kQuietBound_ns.
 /// Precondition: can_look().
 bool is_quiet(DeviceState& device, const DeviceState* only = nullptr);
+/// Does no work touch what is free any more, so that it may go back to the driver or to other addresses? Under CUPOOL_FREE=immediate the caller orders
+/// the reuse of its blocks but not that: then records an event in every context and polls for a second at most. Not
+/// asked while something captures.
+bool is_untouched(DeviceState& device);
 /// Does the driver have events that cover a context?
 bool can_look(const DeviceState& device);
 

@@ -243,8 +243,8 @@ class PageHeap final : public ExtentAllocator {
   Holes holes_to_rob(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   void take_fitting(Supply& supply, Holes first);
   void take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& handles);
-  void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
-  void give_to_driver(std::vector<Run>& runs, std::vector<Going>& going);
+  void unmap_runs(DeviceState& device, std::vector<Run>& runs, CUresult* first_error);
+  void give_to_driver(DeviceState& device, std::vector<Run>& runs, std::vector<Going>& going);
   void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
   static std::size_t count_handles(const std::vector<Run>& runs);
   void book_leaving(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& loose) CUPOOL_REQUIRES(device.lock);

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "pool/device/context_pool.hpp"
+#include "pool/device/freeing_in_order.hpp"
 #include "pool/driver/handles.hpp"
 #include "pool/device/page_heap.hpp"
 #include "pool/device/paged_region.hpp"
@@ -61,7 +62,8 @@ void PageHeap::give_back(const Run& run) noexcept {
   heap_.free(run.extent);
 }
 
-void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
+void PageHeap::unmap_runs(DeviceState& device, std::vector<Run>& runs, CUresult* first_error) {
+  if (runs.empty() || !in_order::is_untouched(device)) return;
   for (Run& run : runs) {
     const CUresult code = memory_->unmap(run.extent->address, run.extent->bytes);
     run.is_unmapped = code == CUDA_SUCCESS;
@@ -201,16 +203,16 @@ std::uint64_t PageHeap::send(DeviceState& device, std::vector<Run>& runs, std::s
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
-    give_to_driver(runs, going);
+    give_to_driver(device, runs, going);
   }
   --releasing_;
   return book_release(device, runs, going);
 }
 
 /// Unmaps the runs; their handles join `going`, which has room for them. Called without the device's lock.
-void PageHeap::give_to_driver(std::vector<Run>& runs, std::vector<Going>& going) {
+void PageHeap::give_to_driver(DeviceState& device, std::vector<Run>& runs, std::vector<Going>& going) {
   CUresult ignored = CUDA_SUCCESS;
-  unmap_runs(runs, &ignored);
+  unmap_runs(device, runs, &ignored);
   for (const Run& run : runs)
     for (const Handle& handle : run.handles) going.push_back({handle, run.is_unmapped, false});
   for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;

@@ -281,7 +281,7 @@ bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
 }
 
 void PageHeap::drive(DeviceState& device, Supply& supply) {
-  unmap_runs(supply.runs, &supply.error);
+  unmap_runs(device, supply.runs, &supply.error);
   for (const Run& run : supply.runs) {
     for (const Handle& handle : run.handles) {
       const bool is_to_crack = supply.cracked.bytes != 0 && handle.id == supply.cracked.id;

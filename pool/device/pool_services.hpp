@@ -44,11 +44,12 @@ struct PoolServices {
   OwnerFences fences;  ///< of the threads' magazines
 
   // What the driver can do, as it has turned out.
-  std::atomic<bool> stopped{false};                ///< no driver call is made any more: the process exits
-  std::atomic<bool> no_context_events{false};      ///< see has_context_events()
-  std::atomic<std::uint32_t> refused_events{0};    ///< context events that were refused in a row, for no reason that is known to pass
-  std::atomic<bool> cannot_free_in_order{false};   ///< cuMemFreeAsync does not take what cuMemAlloc gave
-  std::atomic<std::uint32_t> refused_in_order{0};  ///< how often it refused that since it last took it
+  std::atomic<bool> stopped{false};                 ///< no driver call is made any more: the process exits
+  std::atomic<bool> no_context_events{false};       ///< see has_context_events()
+  std::atomic<std::uint32_t> refused_events{0};     ///< context events that were refused in a row, for no reason that is known to pass
+  std::atomic<bool> cannot_free_in_order{false};    ///< cuMemFreeAsync does not take what cuMemAlloc gave
+  std::atomic<std::uint32_t> refused_in_order{0};   ///< how often it refused that since it last took it
+  std::atomic<std::uint64_t> waited_in_vain_ns{0};  ///< when in_order::is_untouched() last gave up; it is brief for a second from then on
 
   // What was done so far, counted.
   std::atomic<std::uint64_t> driver_blocks_made{0};  ///< stream-ordered blocks that the driver served (DriverBlocks)

@@ -221,7 +221,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     // The caller has not checked whether the driver's free would wait. Where it would the regions stay, and the next caller that needs them checks
     // again.
     const bool may_wait = in_order && stream == nullptr && !(current.status().ok() && in_order::can_look(device) && in_order::is_quiet(device));
-    const CUresult refusal = may_wait ? CUDA_ERROR_NOT_READY : current.status().code();
+    const CUresult refusal = may_wait || !in_order::is_untouched(device) ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i) codes[i] = refusal == CUDA_SUCCESS ? in_order::free(device, stream, claims[i].address) : refusal;
     if (stream != nullptr) is_back = in_order::await(device, home, stream);
   }

@@ -65,9 +65,7 @@ TEST_CASE("a context that gets no stream to release by gives regions back by cuM
 
 TEST_CASE("a stream to release by that was refused once is there the next time, and nobody waits for the GPU") {
   for (const CUresult code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
-    RigOptions options;
-    options.pool.free = config::FreeMode::immediate;
-    Rig rig(options);
+    Rig rig;
     cusim_fail("cuStreamCreate", 1, code, 1);
     rig.free(rig.allocate(64 * kMiB));
     volatile std::uint32_t released = 0;
