@@ -37,15 +37,27 @@ void Deferral::retire(DeviceState& device, Batch batch) {
     magazines_.deliver(device, parcel, now, depot_bytes);
     parcel = next;
   }
+  Extent* run = nullptr;
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     if ((extent->flags & kFreedInOrderFlag) == 0) device.note(EventKind::free_completed, now, *extent, 0);
     RegionInfo& info = info_of(*extent);
-    if (!extent->is_in_table || !magazines_.keep_in_depot(extent, depot_bytes)) info.allocator->recycle(device, extent);
     if (info.home->is_orphan) [[unlikely]]
       info.home->must_empty = true;
+    if (!extent->is_in_table || !magazines_.keep_in_depot(extent, depot_bytes)) run = recycle_as_run(device, run, extent);
     extent = next;
   }
+  if (run != nullptr) info_of(*run).allocator->recycle(device, run);
+}
+
+/// `extent` joins `run`, a block that is about to be recycled, if it lies beside it; else that one is recycled, and `extent` begins the next run. What
+/// was allocated together is often freed together: such blocks become a hole at once instead of one after the other. Returns the run.
+Extent* Deferral::recycle_as_run(DeviceState& device, Extent* run, Extent* extent) {
+  if (run == nullptr) return extent;
+  DeviceAllocator& allocator = *info_of(*run).allocator;
+  if (Extent* joined = allocator.join(run, extent)) return joined;
+  allocator.recycle(device, run);
+  return extent;
 }
 
 void Deferral::note_withheld(const Extent& extent) {

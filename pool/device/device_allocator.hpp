@@ -111,6 +111,8 @@ class DeviceAllocator {
   virtual void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
   /// live or deferred -> free. Precondition: no GPU work can touch it any more.
   virtual void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
+  /// Makes two deferred blocks one, if they lie beside each other; nullptr: they do not.
+  virtual heap::Extent* join(heap::Extent*, heap::Extent*) { return nullptr; }
   /// The live or deferred block that begins at `address`.
   virtual heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
   /// The extent, free ones too, that contains `address`.

@@ -11,6 +11,12 @@ Extent* ExtentAllocator::allocate(DeviceState& device, const AllocationRequest& 
   return heap_.allocate(request.bytes, request.lane, request.keeper, order);
 }
 void ExtentAllocator::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
+Extent* ExtentAllocator::join(Extent* one, Extent* other) {
+  Extent* const first = one->next == other ? one : other;
+  if (first->next != one && first->next != other) return nullptr;
+  heap_.join(first);
+  return first;
+}
 void ExtentAllocator::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }
 void ExtentAllocator::recycle_in_lane(DeviceState&, Extent* extent, std::uint32_t lane) { heap_.free(extent, lane); }
 Extent* ExtentAllocator::find(DeviceState&, std::uint64_t address) { return heap_.find(address); }

@@ -17,6 +17,7 @@ class ExtentAllocator : public DeviceAllocator {
   }
   heap::Extent* rehome(heap::Extent* block, std::uint8_t keeper) override { return heap_.rehome(block, keeper); }
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* join(heap::Extent* one, heap::Extent* other) override;
   void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t lane) CUPOOL_REQUIRES(device.lock) override;
   std::uint32_t add_lane() override { return heap_.add_lane(); }

@@ -36,11 +36,10 @@ unsigned PageHeap::zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const 
 heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any) const {
   unsigned first = kZones - 1;
   while (bytes >= kZoneEnd_bytes[first]) --first;
-  const std::uint64_t room_bytes = this->room_bytes(device);
-  const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
-  const bool is_anywhere = wants_any || anywhere_requests_ != 0 || is_preallocated_ || device.repeats_itself() || is_short;
+  const auto is_short = [&] { return room_bytes(device) + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes); };
+  const bool is_anywhere = wants_any || anywhere_requests_ != 0 || is_preallocated_ || device.repeats_itself() || is_short();
   return {first,
-          is_anywhere ? 0 : zone_of(bytes, room_bytes),
+          is_anywhere ? 0 : zone_of(bytes, room_bytes(device)),
           is_anywhere,
           is_preallocated_ ? kPreallocatedPageLevels : 1,
           device.services.exports_ranges.load(std::memory_order_relaxed),

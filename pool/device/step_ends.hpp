@@ -33,7 +33,7 @@ class StepEnds {
   };
 
   /// Notes an allocation that the device sees: what was live before it, and with it. `least_bytes`: a rise by less is no step.
-  void note(const Live& before, const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
+  void note(Live before, Live now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
     if (before.bytes <= low_.bytes) low_ = before;
     if (is_up_ && is_down(before.bytes, repeated_peak_bytes_)) {
       before_last_fall_bytes_ = std::exchange(last_fall_bytes_, repeated_peak_bytes_);

@@ -74,13 +74,13 @@ void ExtentHeap::give_back_index(const Extent& absent, std::uint64_t begin, std:
   if (from < to) pages(absent.region).give_back(from, to);
 }
 
-void ExtentHeap::join(Extent* absent) noexcept {
-  Extent* gone = absent->next;
-  pages(absent->region).remove(gone);
-  absent->bytes += gone->bytes;
-  absent->next = gone->next;
-  absent->next_is_free = gone->next_is_free;
-  if (gone->next != nullptr) gone->next->previous = absent;
+void ExtentHeap::join(Extent* extent) noexcept {
+  Extent* gone = extent->next;
+  pages(extent->region).remove(gone);
+  extent->bytes += gone->bytes;
+  extent->next = gone->next;
+  extent->next_is_free = gone->next_is_free;
+  if (gone->next != nullptr) gone->next->previous = extent;
   arena_.give_back(gone);
 }
 

@@ -112,8 +112,8 @@ class ExtentHeap {
   Extent* take_out(Extent* hole, std::uint64_t address, std::uint64_t bytes);
   /// An absent extent keeps its low `bytes`; the rest becomes the absent extent behind it. Throws std::bad_alloc.
   void cut(Extent* absent, std::uint64_t bytes);
-  /// An absent extent takes in the absent one behind it.
-  void join(Extent* absent) noexcept;
+  /// An absent or deferred extent takes in the one behind it, which has the same state.
+  void join(Extent* extent) noexcept;
   /// Gives the host memory of the index for [begin, end), as far as that is inside the absent extent, back to the system until something begins
   /// there.
   void give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept;

@@ -206,6 +206,23 @@ TEST_CASE_METHOD(Fixture, "a deferred block is found but its bytes are not free 
   CHECK(region->free_bytes == 2 * kMiB);
 }
 
+TEST_CASE_METHOD(Fixture, "deferred blocks beside each other become one, which joins what is free beside it") {
+  Region* region = grow(kBase, 4 * kMiB);
+  std::vector<Extent*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(take(kMiB));
+  for (const int i : {1, 2, 3}) heap.defer(blocks[static_cast<std::size_t>(i)]);
+  heap.join(blocks[2]);
+  CHECK(heap.check() == "");
+  heap.join(blocks[1]);
+  CHECK(heap.check() == "");
+  CHECK(heap.find(kBase + kMiB) == blocks[1]);
+  CHECK(heap.find_containing(kBase + 4 * kMiB - 1) == blocks[1]);
+  CHECK(heap.free_bytes() == 0);
+  CHECK(give(blocks[1])->bytes == 3 * kMiB);
+  give(blocks[0]);
+  CHECK(ExtentHeap::is_wholly_free(*region));
+}
+
 TEST_CASE_METHOD(Fixture, "a run joins deferred blocks with the holes beside them and stops at live blocks") {
   const Region& region = *grow(kBase, 6 * kMiB);
   std::vector<Extent*> blocks;
