@@ -12,7 +12,6 @@ BlockTable::BlockTable() : top_(static_cast<std::atomic<Branch*>*>(map_zeroed(kT
 }
 
 BlockTable::~BlockTable() {
-  if (Line* lines = large_.load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(lines), sizeof(Line) << kLines_log2);
   for (Branch* branch : branches_) ::munmap(static_cast<void*>(branch), sizeof(Branch));
   ::munmap(static_cast<void*>(top_), kTopEntries * sizeof(std::atomic<Branch*>));
 }
@@ -45,36 +44,34 @@ BlockTable::Page* BlockTable::take_page() noexcept {
   }
 }
 
-bool BlockTable::insert_large(heap::Extent* extent) noexcept {
-  Line* lines = large_.load(std::memory_order_relaxed);
-  if (lines == nullptr) {
-    lines = static_cast<Line*>(map_zeroed(sizeof(Line) << kLines_log2));
-    if (lines == nullptr) return false;
-    large_.store(lines, std::memory_order_release);
+/// The page of a slot, which is given one if it has none; nullptr when host memory is out.
+BlockTable::Page* BlockTable::page_for(Slot& slot) noexcept {
+  const std::uintptr_t before = slot.load(std::memory_order_relaxed);
+  if (before != 0 && (before & kAlone) == 0) return reinterpret_cast<Page*>(before);
+  Page* page = take_page();
+  if (page == nullptr) return nullptr;
+  if (before != 0) {
+    page->at[before & (kGranulesPerPage - 1)].store(alone_in(before), std::memory_order_relaxed);
+    page->count = 1;
   }
-  for (Large& entry : lines[line_of(extent->address)].at) {
-    if (entry.address.load(std::memory_order_relaxed) != 0) continue;
-    entry.address.store(extent->address, std::memory_order_release);
-    entry.extent.store(extent, std::memory_order_release);
-    ++size_;
-    return true;
-  }
-  return false;
+  slot.store(reinterpret_cast<std::uintptr_t>(page), std::memory_order_release);
+  return page;
 }
 
 bool BlockTable::insert(heap::Extent* extent) noexcept {
-  if (extent->bytes > kLargestSmallBlock_bytes) return insert_large(extent);
-  if (extent->address >= kEnd) return false;
-  Branch* branch = branch_of(extent->address);
+  const std::uint64_t address = extent->address;
+  if (address >= kEnd) return false;
+  Branch* branch = branch_of(address);
   if (branch == nullptr) return false;
-  std::atomic<Page*>& slot = (*branch)[(extent->address >> kPage_log2) & (kPagesPerBranch - 1)];
-  Page* page = slot.load(std::memory_order_relaxed);
-  if (page == nullptr) {
-    page = take_page();
-    if (page == nullptr) return false;
-    slot.store(page, std::memory_order_release);
+  Slot& slot = (*branch)[page_of(address)];
+  if (extent->bytes > kLargestSmallBlock_bytes && slot.load(std::memory_order_relaxed) == 0) {
+    slot.store(reinterpret_cast<std::uintptr_t>(extent) | granule_of(address) | kAlone, std::memory_order_release);
+    ++size_;
+    return true;
   }
-  page->at[(extent->address >> kGranule_log2) & (kGranulesPerPage - 1)].store(extent, std::memory_order_release);
+  Page* page = page_for(slot);
+  if (page == nullptr) return false;
+  page->at[granule_of(address)].store(extent, std::memory_order_release);
   ++page->count;
   ++size_;
   return true;
@@ -82,21 +79,17 @@ bool BlockTable::insert(heap::Extent* extent) noexcept {
 
 void BlockTable::remove(const heap::Extent& extent) noexcept {
   const std::uint64_t address = extent.address;
-  if (extent.bytes > kLargestSmallBlock_bytes) {
-    for (Large& entry : large_.load(std::memory_order_relaxed)[line_of(address)].at) {
-      if (entry.address.load(std::memory_order_relaxed) != address) continue;
-      entry.extent.store(nullptr, std::memory_order_release);
-      entry.address.store(0, std::memory_order_release);
-      --size_;
-    }
+  Slot& slot = (*top_[address >> kBranch_log2].load(std::memory_order_relaxed))[page_of(address)];
+  const std::uintptr_t before = slot.load(std::memory_order_relaxed);
+  --size_;
+  if ((before & kAlone) != 0) {
+    slot.store(0, std::memory_order_release);
     return;
   }
-  std::atomic<Page*>& slot = (*top_[address >> kBranch_log2].load(std::memory_order_relaxed))[(address >> kPage_log2) & (kPagesPerBranch - 1)];
-  Page* page = slot.load(std::memory_order_relaxed);
-  page->at[(address >> kGranule_log2) & (kGranulesPerPage - 1)].store(nullptr, std::memory_order_release);
-  --size_;
+  auto* page = reinterpret_cast<Page*>(before);
+  page->at[granule_of(address)].store(nullptr, std::memory_order_release);
   if (--page->count != 0) return;
-  slot.store(nullptr, std::memory_order_release);
+  slot.store(0, std::memory_order_release);
   page->next_spare = spare_;
   spare_ = page;
 }
