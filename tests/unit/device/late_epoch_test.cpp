@@ -76,7 +76,7 @@ TEST_CASE("make_room waits for what was freed as natively it had been, also behi
 }
 
 TEST_CASE("epochs that came to stand in a queue while the GPU was behind get fewer again, and are asked about seldom while it is") {
-  Rig rig(device_of("4GiB"));  // no thread keeps such blocks there
+  Rig rig(device_of("1GiB"));  // no thread keeps such blocks there
   const CUstream stream = new_stream();
   const auto pairs = [&](int epochs) {
     for (int i = 0; i < 64 * epochs; ++i) {

@@ -2,6 +2,7 @@
 #include <deque>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "tests/unit/device/churn.hpp"
@@ -30,6 +31,17 @@ TEST_CASE("magazines: a large size that is asked for again is the thread's own b
   CHECK(counter_named(snapshot, "live_bytes") == 16 * 512 * kKiB);
   CHECK(counter_named(snapshot, "allocations") == 3000);
   free_them(rig, ring);
+}
+
+TEST_CASE("magazines: large sizes are the thread's own business on a device of 2 GiB too, and the heap's on one of half a GiB") {
+  for (const char* memory : {"2GiB", "512MiB"}) {
+    INFO(memory);
+    Rig rig(on_pages(device_of(memory)));
+    std::vector<CUdeviceptr> ring(16, 0);
+    churn(rig, ring, 256 * kKiB, 2000);
+    CHECK((untold_allocations(rig) > 0) == (std::string(memory) == "2GiB"));
+    free_them(rig, ring);
+  }
 }
 
 TEST_CASE("magazines: large blocks of many sizes make room for each other, and all come back") {

@@ -180,7 +180,7 @@ TEST_CASE("the end of a step that frees little is worth no event") {
 }
 
 TEST_CASE("nor is the end of one of which next to nothing is without an event") {
-  Rig rig(on_pages(device_of("4GiB")));  // no thread keeps such blocks there
+  Rig rig(on_pages(device_of("1536MiB")));  // no thread keeps such blocks there
   rig.allocate(kGiB);
   for (int i = 0; i < 2; ++i) go_up_and_down(rig, 64, 300 * kKiB);
   const std::uint64_t closed = now(rig.counters().epochs_closed);
