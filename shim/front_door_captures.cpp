@@ -51,8 +51,11 @@ CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream st
 CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream) { return end_capture_by(real, stream); }
 
 CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real, CUstream stream, CUevent event, unsigned flags) {
-  process().pools.stream_will_wait(plain_handle(stream, real.is_per_thread()));
-  return real(stream, event, flags);
+  PoolSet& pools = process().pools;
+  const PoolSet::EventWait wait = pools.stream_will_wait(plain_handle(stream, real.is_per_thread()));
+  const CUresult code = real(stream, event, flags);
+  pools.stream_has_waited(wait);
+  return code;
 }
 
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {

@@ -2,8 +2,8 @@
 //
 // cuCtxRecordEvent in a capturing context returns an error and invalidates the program's capture (CUDA Driver API 13.0), and "nobody captures" can
 // change between a look and a call. So cuStreamBeginCapture runs under the gate exclusively, and every recording of ours under it shared. A capture
-// spreads to streams of other contexts by event waits: a stream that is made to wait while something captures counts as part of the capture from then
-// on. Thread-safe. The outermost lock of the pool (core/mutex.hpp).
+// spreads to streams of other contexts by event waits: the context of a stream that is made to wait while something captures counts as part of the
+// capture from then on. Of a stream by itself the driver says whether it captures, but for the time of such a wait. Thread-safe. The outermost lock of the pool (core/mutex.hpp).
 #pragma once
 
 #include <cuda.h>
@@ -33,8 +33,8 @@ class CaptureGate {
     bool allowed() const { return allowed_; }
     /// Events may be recorded in `context`: no capture is active in which a stream of it takes part.
     bool allows(CUcontext context) const { return allowed_ || gate_.is_outside(context); }
-    /// The same for `stream`, which does not capture now: it has not been made to wait while something captured.
-    bool allows_on(CUstream stream) const { return allowed_ || !gate_.has_joined(stream); }
+    /// The same for `stream`, which does not capture now: no thread is making it wait.
+    bool allows_on(CUstream stream) const { return allowed_ || !gate_.is_being_joined(stream); }
 
    private:
     std::shared_lock<std::shared_mutex> lock_;
@@ -109,14 +109,26 @@ class CaptureGate {
     return result;
   }
 
-  /// `stream`, one of context `part` (null: not known which), is about to be made to wait for an event, and may so become part of a capture.
-  void join(CUstream stream, CUcontext part) {
-    if (!capturing()) return;
+  /// `stream`, one of context `part` (null: not known which), is about to be made to wait for an event, and may so become part of a capture. Returns
+  /// what submitted() is to be told when the wait has been submitted.
+  std::uint64_t join(CUstream stream, CUcontext part) {
+    if (!capturing()) return kNoWait;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
     const auto end = joined_.begin() + joined_count_;
-    if (std::any_of(joined_.begin(), end, [&](const Joined& one) { return one.stream == stream && one.part == part; })) return;
-    if (part == nullptr || end == joined_.end()) is_everywhere_ = true;
-    else joined_[static_cast<std::size_t>(joined_count_++)] = {stream, part};
+    const auto found = std::find_if(joined_.begin(), end, [&](const Joined& one) { return one.stream == stream && one.part == part; });
+    is_everywhere_ = is_everywhere_ || part == nullptr || (found == end && end == joined_.end());
+    if (found != end) ++found->waits;
+    else if (end != joined_.end()) joined_[static_cast<std::size_t>(joined_count_++)] = {stream, part, 1};
+    else is_full_ = true;
+    return rounds_;
+  }
+  /// The wait of `stream` that was announced has been submitted: from now on the driver says whether the stream captures.
+  void submitted(CUstream stream, CUcontext part, std::uint64_t wait) {
+    if (wait == kNoWait || !capturing()) return;
+    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    if (wait != rounds_) return;  // all captures of that time are over
+    for (Joined& one : joined_)
+      if (one.stream == stream && one.part == part && one.waits != 0) --one.waits;
   }
 
   /// Runs `end_capture`, not exclusively; afterwards `stream` does not capture any more, unless `still_capturing()`. Where `end_capture` destroyed
@@ -150,6 +162,7 @@ class CaptureGate {
     std::uint64_t number;
   };
 
+  static constexpr std::uint64_t kNoWait = 0;
   static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;  ///< for how long a capture that is to begin waits for Synchronising
   template <class Over> void forget_if(Over&& is_over) {
     if (!capturing()) return;
@@ -161,8 +174,10 @@ class CaptureGate {
   /// Precondition: the lock is held, exclusively.
   void count_active() {
     if (streams_.empty()) {
+      joined_ = {};
       joined_count_ = 0;
-      is_everywhere_ = false;
+      is_everywhere_ = is_full_ = false;
+      ++rounds_;
     }
     active_.store(streams_.size(), std::memory_order_release);
   }
@@ -174,10 +189,10 @@ class CaptureGate {
     return std::none_of(streams_.begin(), streams_.end(),
                         [context](const Capture& capture) { return capture.part == nullptr || capture.part == context; });
   }
-  /// `stream` was made to wait while something captured. Precondition: the lock is held.
-  bool has_joined(CUstream stream) const {
-    return is_everywhere_ ||
-           std::any_of(joined_.begin(), joined_.begin() + joined_count_, [stream](const Joined& one) { return one.stream == stream; });
+  /// A thread is making `stream` wait while something captures. Precondition: the lock is held.
+  bool is_being_joined(CUstream stream) const {
+    return is_full_ || std::any_of(joined_.begin(), joined_.begin() + joined_count_,
+                                   [stream](const Joined& one) { return one.stream == stream && one.waits != 0; });
   }
 
   std::shared_mutex mutex_;
@@ -186,10 +201,13 @@ class CaptureGate {
   struct Joined {
     CUstream stream;
     CUcontext part;
+    std::uint32_t waits;  ///< threads that are making it wait
   };
   std::array<Joined, 32> joined_{};  ///< streams that were made to wait while something captured; the first joined_count_ of them
   std::ptrdiff_t joined_count_ = 0;
-  bool is_everywhere_ = false;           ///< one of them was of an unknown context, or there were too many: any stream may be part of a capture
+  bool is_everywhere_ = false;           ///< one of them was of an unknown context, or there were too many: any context may be part of a capture
+  bool is_full_ = false;                 ///< there were too many
+  std::uint64_t rounds_ = 1;             ///< how often the last capture has ended, from 1
   std::atomic<std::uint64_t> begun_{0};  ///< captures, ever
   std::atomic<std::size_t> active_{0};   ///< streams_.size()
 };

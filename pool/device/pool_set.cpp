@@ -536,16 +536,19 @@ CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>
   return impl_->services.gate.begin({stream, context, part, thread, mode}, begin, impl_->services.clock);
 }
 
-void PoolSet::stream_will_wait(CUstream stream) {
-  if (!capturing()) return;
+PoolSet::EventWait PoolSet::stream_will_wait(CUstream stream) {
+  if (!capturing()) return {};
   CUcontext context = nullptr;
   CUresult code = CUDA_ERROR_NOT_SUPPORTED;
   // The question does not end a capture of the stream (seen on H100 and H200, driver 580).
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) code = impl_->driver.cuCtxGetCurrent(&context);
   else if (impl_->driver.has_cuStreamGetCtx()) code = impl_->driver.cuStreamGetCtx(stream, &context);
   const bool is_known = code == CUDA_SUCCESS && impl_->services.contexts.find(context) != nullptr;
-  impl_->services.gate.join(stream, is_known ? context : nullptr);
+  if (!is_known) context = nullptr;
+  return {stream, context, impl_->services.gate.join(stream, context)};
 }
+
+void PoolSet::stream_has_waited(const EventWait& wait) { impl_->services.gate.submitted(wait.stream, wait.context, wait.round); }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {
   const CUresult result = impl_->services.gate.end(stream, end, still_capturing);

@@ -293,8 +293,16 @@ class PoolSet {
   /// `mode`: what the capture forbids this thread and others.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL,
                          std::uint64_t thread = 0);
+  /// A wait for an event that the program submits: on which stream, of which context, and at what time. For stream_has_waited().
+  struct EventWait {
+    CUstream stream = nullptr;
+    CUcontext context = nullptr;
+    std::uint64_t round = 0;
+  };
   /// The program makes `stream` (not null) wait for an event: while something captures, the stream may so come to take part in the capture.
-  void stream_will_wait(CUstream stream);
+  EventWait stream_will_wait(CUstream stream);
+  /// The driver's call for that has returned.
+  void stream_has_waited(const EventWait& wait);
   /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more
   /// unless `still_capturing()`.
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing);

@@ -159,7 +159,13 @@ bool StreamFrees::take_own_unstamped(DeviceState& device, ContextPool& home, Str
   if (std::none_of(unstamped.all().begin(), unstamped.all().end(), is_own)) return false;
   const std::uint32_t lane = lanes::lane_for(device, home, stream, deferred_.batch());
   if (lane == 0) return false;
-  unstamped.remove_if(is_own, [&](Extent* extent) CUPOOL_REQUIRES(device.lock) { lanes::complete(device, home, extent, lane, stream.identity); });
+  Batch own;
+  unstamped.remove_if(is_own, [&own](Extent* extent) { own.push(extent); });
+  for (Extent* extent = own.first; extent != nullptr;) {
+    Extent* const next = extent->bin_next;
+    lanes::complete(device, home, extent, lane, stream.identity);
+    extent = next;
+  }
   return true;
 }
 

@@ -42,9 +42,10 @@ class Crowd(unittest.TestCase):
 
     @unittest.skipIf("--runtime" in sys.argv, "a test of the test, and slow under a sanitizer")
     def test_reuse_that_does_not_wait_is_caught(self):
-        code, said = crowd("--seed", "1", "--runs", "20", "--steps", "400", "--setting", "FREE=immediate", "--setting", "POLICY=grow", "--setting", "BACKING=segments")
+        settings = ("--setting", "FREE=immediate", "--setting", "POLICY=grow", "--setting", "BACKING=segments")
+        code, said = crowd("--tight", "1.25", "--seed", "1", "--runs", "20", "--steps", "400", *settings)  # where memory is plenty reuse comes late
         self.assertEqual(code, 1, said)
-        self.assertRegex(said, "WRONG|->700")  # an illegal address, where the memory had gone back already
+        self.assertIn("WRONG", said)
 
     @unittest.skipUnless("--sanitized-program" in sys.argv, "not built here")
     def test_a_program_under_a_sanitizer_of_its_own_notices_nothing(self):

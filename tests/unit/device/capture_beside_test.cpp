@@ -2,6 +2,8 @@
 // block keeps more from others than its own bytes.
 #include <catch2/catch.hpp>
 
+#include <vector>
+
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -49,8 +51,9 @@ RigOptions with_memory(const char* memory, config::Backing backing, int devices 
 
 /// As the program's cuStreamWaitEvent comes through the shim.
 void wait_on(Rig& rig, CUstream stream, CUevent event) {
-  rig.pools().stream_will_wait(stream);
+  const PoolSet::EventWait wait = rig.pools().stream_will_wait(stream);
   REQUIRE(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
+  rig.pools().stream_has_waited(wait);
 }
 
 void free_on(Rig& rig, CUdeviceptr block, CUstream stream) {
@@ -206,6 +209,64 @@ TEST_CASE("what a stream frees while another captures is that stream's again, an
     CHECK(cusim_now_ns() >= 10 * kMs);
     CHECK(capture.end() == CUDA_SUCCESS);
   }
+}
+
+TEST_CASE("so it is of a stream that was made to wait meanwhile, and takes no part in the capture for all that") {
+  for (const char* driver_version : {static_cast<const char*>(nullptr), "12040"}) {
+    RigOptions options = with_memory("64MiB", GENERATE(config::Backing::segments, config::Backing::pages));
+    options.driver_version = driver_version;
+    Rig rig(options);
+    const CUstream stream = new_stream();
+    const CUevent event = new_event();
+    REQUIRE(cuEventRecord(event, nullptr) == CUDA_SUCCESS);
+    CapturingStream capture(rig);
+    const CUdeviceptr block = try_on(rig, stream, 40 * kMiB).value();
+    REQUIRE(block != 0);
+    for (int i = 0; i < 3; ++i) wait_on(rig, stream, event);
+    REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+    free_on(rig, block, stream);
+    CHECK(try_on(rig, new_stream(), 40 * kMiB).ok());
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("but not while a thread is making it wait, nor where more streams wait than are told apart") {
+  Rig rig(with_memory("64MiB", config::Backing::segments));
+  const CUstream stream = new_stream();
+  CapturingStream capture(rig);
+  const CUdeviceptr block = try_on(rig, stream, 40 * kMiB).value();
+  REQUIRE(block != 0);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  std::vector<PoolSet::EventWait> waits;
+  const bool are_many = GENERATE(false, true);
+  if (are_many)
+    for (int i = 0; i < 33; ++i) waits.push_back(rig.pools().stream_will_wait(new_stream()));
+  else
+    for (int i = 0; i < 2; ++i) waits.push_back(rig.pools().stream_will_wait(stream));
+  if (!are_many) rig.pools().stream_has_waited(waits[0]);  // of two threads one is done
+  free_on(rig, block, stream);
+  CHECK_FALSE(try_on(rig, new_stream(), 40 * kMiB).ok());
+  CHECK(capture.end() == CUDA_SUCCESS);
+  CHECK(try_on(rig, new_stream(), 40 * kMiB).ok());
+}
+
+TEST_CASE("a wait that is submitted when another capture goes on is none of those that are under way there") {
+  Rig rig(with_memory("64MiB", config::Backing::segments));
+  const CUstream stream = new_stream();
+  PoolSet::EventWait earlier;
+  {
+    CapturingStream capture(rig);
+    earlier = rig.pools().stream_will_wait(stream);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+  CapturingStream capture(rig);
+  rig.pools().stream_will_wait(stream);
+  rig.pools().stream_has_waited(earlier);
+  const CUdeviceptr block = try_on(rig, stream, 40 * kMiB).value();
+  REQUIRE(block != 0);
+  free_on(rig, block, stream);
+  CHECK_FALSE(try_on(rig, new_stream(), 40 * kMiB).ok());
+  CHECK(capture.end() == CUDA_SUCCESS);
 }
 
 TEST_CASE("what a stream freed before a capture is others' while that lasts, unless the stream itself captures") {

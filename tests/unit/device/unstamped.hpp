@@ -16,7 +16,7 @@ inline RigOptions before_12_5(int devices = 1) {
   return options;
 }
 
-/// The stream, in the current context, may have come into the capture: it was made to wait for something.
+/// The stream, in the current context, may have come into the capture: a thread is making it wait for something, until all captures are over.
 inline void join(Rig& rig, CUstream stream) {
   CUevent event = nullptr;
   REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
