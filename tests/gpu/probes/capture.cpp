@@ -168,6 +168,12 @@ std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vec
       {"cuCtxRecordEvent in another context", [&] { return CU(cuCtxRecordEvent)(rig.beside, rig.fresh_beside); }, kServed},
       {"cuEventRecord on another stream", [&] { return CU(cuEventRecord)(rig.fresh, rig.other); }, kServed},
       {"cuStreamWaitEvent of another stream", [&] { return CU(cuStreamWaitEvent)(rig.other, rig.recorded, 0); }, kServed},
+      {"cuEventRecord on another stream that has just waited for an event from outside",
+       [&] {
+         const CUresult code = CU(cuStreamWaitEvent)(rig.other, rig.recorded, 0);
+         return code == CUDA_SUCCESS ? CU(cuEventRecord)(rig.fresh, rig.other) : code;
+       },
+       kServed},
       {"cuStreamGetCtx of the capturing stream",
        [&] {
          CUcontext c = nullptr;
