@@ -1,10 +1,10 @@
 // BlockTable: from the address of a block that magazines know to its extent, without a lock.
 //
 // A table of three levels (16 GiB, 64 KiB, 512 bytes), which costs 1 KiB for each 64 KiB in which small blocks begin. A large block that is alone in
-// its 64 KiB stands in the second level itself. An entry is made when a block is first kept for a thread, or is one that its thread frees without the
-// lock, and removed when it goes back to the heap. A lookup while an entry changes gives the old answer or the new one. Pages of the table are reused
-// but never freed before the table is, so that a lookup reads no memory that is gone. Thread rule: find() from any thread at any time; insert() and
-// remove() under the device's lock.
+// its 64 KiB stands in the second level itself. An entry is made when a block is first kept for a thread, and removed when it goes back to the heap; in
+// between come many allocations and frees, so entries hardly ever change. A lookup while an entry changes gives the old answer or the new one. Pages of
+// the table are reused but never freed before the table is, so that a lookup reads no memory that is gone. Thread rule: find() from any thread at any
+// time; insert() and remove() under the device's lock.
 #pragma once
 
 #include <array>

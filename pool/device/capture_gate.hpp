@@ -3,7 +3,8 @@
 // cuCtxRecordEvent in a capturing context returns an error and invalidates the program's capture (CUDA Driver API 13.0), and "nobody captures" can
 // change between a look and a call. So cuStreamBeginCapture runs under the gate exclusively, and every recording of ours under it shared. A capture
 // spreads to streams of other contexts by event waits: the context of a stream that is made to wait while something captures counts as part of the
-// capture from then on. Of a stream by itself the driver says whether it captures, but for the time of such a wait. Thread-safe. The outermost lock of the pool (core/mutex.hpp).
+// capture from then on. Of a stream by itself the driver says whether it captures, but for the time of such a wait. Thread-safe. The outermost lock of
+// the pool (core/mutex.hpp).
 #pragma once
 
 #include <cuda.h>

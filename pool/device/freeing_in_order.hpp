@@ -26,8 +26,8 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream);
 /// Precondition: can_look().
 bool is_quiet(DeviceState& device, const DeviceState* only = nullptr);
 /// Does no work touch what is free any more, so that it may go back to the driver or to other addresses? Under CUPOOL_FREE=immediate the caller orders
-/// the reuse of its blocks but not that: then records an event in every context and polls for a second at most. Not
-/// asked while something captures.
+/// the reuse of its blocks but not that: then records an event in every context and polls for a second at most. Always true
+/// while something captures.
 bool is_untouched(DeviceState& device);
 /// Does the driver have events that cover a context?
 bool can_look(const DeviceState& device);

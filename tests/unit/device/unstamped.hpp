@@ -24,12 +24,23 @@ inline void join(Rig& rig, CUstream stream) {
   REQUIRE(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
 }
 
+/// The block is freed on the stream, which may have come into the capture.
+inline void join_and_free(StreamRig& rig, CUdeviceptr block, CUstream stream) {
+  join(rig, stream);
+  rig.free_on(block, stream);
+}
+
+/// The same behind work that lasts until the host has set `*released`.
+inline void join_and_free(StreamRig& rig, CUdeviceptr block, CUstream stream, volatile std::uint32_t* released) {
+  REQUIRE(cusim_launch_wait_host(stream, released) == CUDA_SUCCESS);
+  join_and_free(rig, block, stream);
+}
+
 /// The block is freed on the stream, which has work for so long, while something captures.
 inline void free_in_capture(StreamRig& rig, CUdeviceptr block, CUstream stream, std::uint64_t duration_ns) {
   during_capture(rig, [&] {
-    join(rig, stream);
     REQUIRE(cusim_launch_spin(stream, duration_ns) == CUDA_SUCCESS);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream);
   });
 }
 

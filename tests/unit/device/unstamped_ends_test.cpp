@@ -15,9 +15,7 @@ TEST_CASE("old driver: what a stream freed while something captured is no new st
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   volatile std::uint32_t released = 0;
   during_capture(rig, [&] {
-    join(rig, stream);
-    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream, &released);
     rig.pools().stream_ending(rig.context(), name_of(stream).identity);  // the driver then may give its handle to another
     CHECK_FALSE(rig.try_on(stream, kMost_bytes).ok());
   });
@@ -87,8 +85,7 @@ TEST_CASE("old driver: a context takes along what streams had freed of it while 
   rig.use(0);
   const CUstream stream = new_stream();
   during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream);
     CHECK(now(rig.counters().deferred_bytes) == kMost_bytes);
     beside.destroy();
     CHECK(now(rig.counters().deferred_bytes) == 0);
@@ -131,8 +128,7 @@ TEST_CASE("threads: old driver: a stream does not end while another thread recor
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   std::thread ending;
   during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream);
     ending = std::thread([&] {
       while (!g_inside.load()) std::this_thread::yield();
       CHECK(cuCtxSetCurrent(rig.context()) == CUDA_SUCCESS);

@@ -32,8 +32,7 @@ TEST_CASE("old driver: what a stream freed while something captures is its own a
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream);
     CHECK_FALSE(rig.try_on(new_stream(), kMost_bytes).ok());
     CHECK_FALSE(rig.try_allocate(kMost_bytes).ok());
     CHECK(rig.on(stream, kMost_bytes) == block);
@@ -73,8 +72,7 @@ TEST_CASE("old driver: a stream that captures, though nobody told of it, gets no
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream);
     REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
   });
   CHECK_FALSE(rig.try_on(new_stream(), kMost_bytes).ok());
@@ -92,8 +90,7 @@ TEST_CASE("old driver: a wait of the program while something captures gives othe
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   volatile std::uint32_t released = 0;
   during_capture(rig, [&] {
-    join(rig, stream);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream);
     const std::uint64_t fills = rig.pools().lane_fills(rig.context());
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
@@ -115,9 +112,7 @@ TEST_CASE("old driver: a wait of the program for other work gives nobody what a 
   rig.use(0);
   volatile std::uint32_t released = 0;
   during_capture(rig, [&] {
-    join(rig, stream);
-    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
-    rig.free_on(block, stream);
+    join_and_free(rig, block, stream, &released);
     rig.pools().after_stream_wait(rig.context(), name_of(idle).identity, rig.pools().lane_fills(rig.context()));
     rig.pools().after_stream_wait(beside.context, 0, ~std::uint64_t{0});
     CHECK(now(rig.counters().deferred_bytes) == kMost_bytes);
@@ -130,11 +125,7 @@ TEST_CASE("old driver: what a stream has freed while something captured stays it
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMost_bytes);
   volatile std::uint32_t released = 0;
-  during_capture(rig, [&] {
-    join(rig, stream);
-    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
-    rig.free_on(block, stream);
-  });
+  during_capture(rig, [&] { join_and_free(rig, block, stream, &released); });
   CHECK(cusim_calls("cuEventRecord") == 1);
   CHECK(rig.on(stream, kMost_bytes) == block);
   CHECK(cusim_now_ns() == 0);
