@@ -3,7 +3,8 @@
 //
 // cuMemFree is potentially unsafe during a capture, but does not end one while the thread's mode is relaxed (CUDA Driver API 13.0,
 // cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free, nothing is waited for. In contexts whose work a native
-// free does not wait for, events are recorded if the context takes no part in the capture; if one does, the block waits for the capture's end.
+// free does not wait for, events are recorded if the context takes no part in the capture. If one does, the block waits for the capture's end, unless
+// memory is out: then it is free on native terms (native_terms.cpp).
 // wait_for_context() uses the same call: for closing another process's memory, where the driver's own close would have waited.
 #include <algorithm>
 #include <array>
@@ -67,17 +68,18 @@ FenceResult judge(DeviceState& device, CUcontext context, CUresult code, bool is
 
 }  // namespace
 
-/// Waits as the native free of a block of `asking` by this thread would. `done`: the work that a native free waits for is over; all other work that
-/// was submitted before, in every context, is over as soon as the fence `others` is.
-FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fence& others) {
+/// Waits as the native free of a block of `asking` by this thread would. `done`: the work that a native free waits for, that of `awaited`, is over. Where
+/// `others_known`, all other work that was submitted before, in every context, is over as soon as the fence `others` is.
+Deferral::NativeWait Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fence& others) {
   PoolServices& services = device.services;
   const RelaxedCaptureMode relaxed(device.driver);
-  std::array<CUcontext, 2> awaited{asking, nullptr};
-  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device.driver.cuCtxGetCurrent(&awaited[1]) != CUDA_SUCCESS)
-    return {FenceAnswer::impossible, {}};
-  FenceResult result{others.record(device, asking, nullptr, awaited).answer, {}};
+  NativeWait wait{{FenceAnswer::impossible, {}}, {asking, nullptr}, false};
+  FenceResult& result = wait.result;
+  const std::array<CUcontext, 2>& awaited = wait.awaited;
+  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device.driver.cuCtxGetCurrent(&wait.awaited[1]) != CUDA_SUCCESS) return wait;
+  wait.others_known = others.record(device, asking, nullptr, awaited).answer == FenceAnswer::done;
   std::vector<FencePoint> points;
-  if (result.answer == FenceAnswer::done && !services.contexts.pin_all(points)) result.answer = FenceAnswer::impossible;
+  if (services.contexts.pin_all(points)) result.answer = FenceAnswer::done;
   const auto is_awaited = [&](const FencePoint& point) {
     return std::find(awaited.begin(), awaited.end(), point.home->registered.context) != awaited.end();
   };
@@ -97,7 +99,7 @@ FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fen
   services.contexts.unpin_all(points);
   for (FencePoint& point : points) services.contexts.give_back(point);
   if (result.answer != FenceAnswer::done) others.clear(services.contexts);
-  return result;
+  return wait;
 }
 
 namespace {
@@ -140,20 +142,23 @@ Error Deferral::wait_in_capture(DeviceState& device, CUcontext asking) {
   if (epoch == nullptr) return {};  // host memory is out: the blocks wait for the capture's end
   epoch->waiting = true;
   const std::uint64_t last_unstamped = deferred_.unstamped().last_number();
-  FenceResult result;
+  NativeWait wait;
   {
     const MutexUnlock unlocked(device.lock);
-    result = wait_by_freeing(device, asking, epoch->fence);
+    wait = wait_by_freeing(device, asking, epoch->fence);
   }
   epoch->busy = epoch->waiting = false;
-  if (result.answer != FenceAnswer::done) {
+  epoch->recorded_ns = device.services.clock.now_ns();
+  if (wait.result.answer != FenceAnswer::done) {
     deferred_.reopen(epoch);
-    return result.error;
+  } else if (!wait.others_known) {
+    deferred_.keep_over_natively(epoch, wait.awaited);
+  } else {
+    epoch->recorded = true;
+    Batch unstamped = deferred_.finish_unstamped(last_unstamped);
+    epoch->batch.prepend(unstamped);
   }
-  epoch->recorded = true;
-  Batch unstamped = deferred_.finish_unstamped(last_unstamped);
-  epoch->batch.prepend(unstamped);
-  return result.error;
+  return wait.result.error;
 }
 
 FreeOutcome Deferral::free_unused_in_capture(DeviceState& device, heap::Extent* extent, std::uint16_t thread) {

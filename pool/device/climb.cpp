@@ -106,7 +106,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
   attempt.moves = moves_.ended();
   if (!preallocation_.is_done() && policy_ != config::Policy::platform) preallocation_.take(device_, *attempt.home);
   stream_frees_.stamp_late(device_, attempt.context, attempt.request.stream);
-  if (deferred_.batch_is_due()) {
+  if (deferred_.batch_is_due() || deferred_.has_over_natively()) {
     const Error error = deferral_.upkeep(device_, attempt.context, false);
     if (error.code != CUDA_SUCCESS) return error;
   }

@@ -66,6 +66,7 @@ void Deferral::note_withheld(const Extent& extent) {
 }
 
 Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closing, Look* look) {
+  if (!device.services.gate.capturing()) deferred_.reopen_over_natively();
   if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
   if (!device.services.has_context_events()) return {};
   Epoch* epoch = deferred_.close();
@@ -108,7 +109,8 @@ Error Deferral::close_epoch_or_synchronise(DeviceState& device, CUcontext asking
 }
 
 bool Deferral::may_record(const DeviceState& device) const {
-  return !deferred_.batch_is_empty() && device.services.has_context_events() && !device.services.gate.capturing();
+  const bool is_any = !deferred_.batch_is_empty() || deferred_.has_over_natively();
+  return is_any && device.services.has_context_events() && !device.services.gate.capturing();
 }
 
 bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wait, Error* error) {
@@ -315,6 +317,7 @@ bool Deferral::others_may_touch(DeviceState& device) {
 }
 
 FenceResult Deferral::synchronise_and_retire(DeviceState& device, CUcontext asking) {
+  if (!device.services.gate.capturing()) deferred_.reopen_over_natively();
   Epoch* earlier = deferred_.batch_is_empty() || others_may_touch(device) ? nullptr : deferred_.close();
   // The blocks of these epochs were freed without events while something captured; the contexts that were current then, whose copies may touch the
   // blocks, are not known.

@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <cstdint>
 
 #include "pool/core/bytes.hpp"
@@ -96,7 +97,8 @@ class Deferral {
   bool retire_on_native_terms(DeviceState& device, CUcontext asking, std::uint64_t began_ns, Error* error) CUPOOL_REQUIRES(device.lock);
 
   // capture_wait.cpp
-  /// A plain free of a block of `asking` while something captures: natively it waits, so all that was freed so far becomes an epoch that is over. Its
+  /// A plain free of a block of `asking` while something captures: natively it waits, so all that was freed so far becomes an epoch that is over. Where
+  /// contexts that the wait leaves alone take part in the capture, that is so on native terms only, and for blocks of the contexts it is for. The
   /// blocks stay allocated until somebody needs them, because the graph being captured may name their addresses.
   Error wait_in_capture(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
   /// Frees a block that no work uses any more, for a call that does not wait natively: it is over at once where the driver would have served this
@@ -134,7 +136,12 @@ class Deferral {
   static bool is_free_natively(DeviceState& device, Epoch& epoch) CUPOOL_REQUIRES(device.lock);
 
   // capture_wait.cpp
-  static FenceResult wait_by_freeing(DeviceState& device, CUcontext asking, Fence& others) CUPOOL_EXCLUDES(device.lock);
+  struct NativeWait {
+    FenceResult result{};
+    std::array<CUcontext, 2> awaited{};
+    bool others_known = false;
+  };
+  static NativeWait wait_by_freeing(DeviceState& device, CUcontext asking, Fence& others) CUPOOL_EXCLUDES(device.lock);
 
   DeferredFrees& deferred_;
   Backlog& backlog_;

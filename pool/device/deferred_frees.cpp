@@ -1,8 +1,10 @@
 // Lists and queues only. Decisions are made by the Deferral, for lanes by the StreamFrees.
 #include "pool/device/deferred_frees.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include "pool/device/context_pool.hpp"
 #include "pool/device/device_allocator.hpp"
 
 namespace cupool::device {
@@ -56,6 +58,31 @@ void Batch::remove_of(const ContextPool* home, bool but_pool_blocks) {
   }
 }
 
+Batch Batch::take_others(std::span<const CUcontext> contexts) {
+  const auto is_other = [contexts](const ContextPool& home) { return std::find(contexts.begin(), contexts.end(), home.context) == contexts.end(); };
+  Batch others;
+  for (Extent* extent = first; extent != nullptr;) {
+    Extent* const next = extent->bin_next;
+    if (is_other(*info_of(*extent).home)) {
+      remove(extent);
+      others.push(extent);
+    }
+    extent = next;
+  }
+  for (Parcel** link = &parcels; *link != nullptr;) {
+    Parcel* const parcel = *link;
+    if (!is_other(*parcel->home)) {
+      link = &parcel->next;
+      continue;
+    }
+    *link = parcel->next;
+    count -= parcel->count;
+    bytes -= parcel->bytes;
+    others.push(parcel);
+  }
+  return others;
+}
+
 bool Batch::holds(const ContextPool* home) const {
   for (const Extent* extent = first; extent != nullptr; extent = extent->bin_next)
     if (info_of(*extent).home == home) return true;
@@ -89,6 +116,7 @@ Epoch* DeferredFrees::close(Batch& batch) noexcept {
   epoch->busy = true;
   epoch->waiting = false;
   epoch->recorded = false;
+  epoch->is_over_natively = false;
   epoch->is_late = false;
   epoch->next = nullptr;
   (tail_ != nullptr ? tail_->next : head_) = epoch;
@@ -136,6 +164,22 @@ bool DeferredFrees::is_awaited() const {
 void DeferredFrees::reopen(Epoch* epoch) {
   batch_.prepend(epoch->batch);
   unlink(epoch);
+}
+
+void DeferredFrees::keep_over_natively(Epoch* epoch, std::span<const CUcontext> contexts) {
+  Batch others = epoch->batch.take_others(contexts);
+  batch_.prepend(others);
+  if (epoch->batch.count == 0) return unlink(epoch);
+  epoch->is_over_natively = has_over_natively_ = true;
+}
+
+void DeferredFrees::reopen_over_natively() {
+  if (!std::exchange(has_over_natively_, false)) return;
+  for (Epoch* epoch = head_; epoch != nullptr;) {
+    Epoch* const next = epoch->next;
+    if (epoch->is_over_natively) reopen(epoch);
+    epoch = next;
+  }
 }
 
 void DeferredFrees::follow(const Epoch& over) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ struct Batch {
   /// Moves everything from `other` to the front of this batch.
   void prepend(Batch& other);
   void remove_of(const ContextPool* home, bool but_pool_blocks);
+  /// Removes and returns the blocks of all contexts but these.
+  Batch take_others(std::span<const CUcontext> contexts);
   bool holds(const ContextPool* home) const;
 };
 
@@ -65,10 +68,12 @@ struct Epoch {
   std::uint64_t stream = 0;
   const ContextPool* home = nullptr;
   std::uint64_t number = 0;       ///< counts closed epochs, from 1
-  std::uint64_t recorded_ns = 0;  ///< when its fence was recorded, by the pool's clock
+  std::uint64_t recorded_ns = 0;  ///< when its fence was recorded, or its free had waited, by the pool's clock
   bool busy = false;              ///< a thread is in the driver with this fence
   bool waiting = false;           ///< that thread waits without end, as the program's free natively had
   bool recorded = false;
+  /// The driver has waited as the native free would have, but something captures, and contexts that this leaves alone could not get their events.
+  bool is_over_natively = false;
   bool is_late = false;   ///< its blocks were unstamped frees, and its fence is behind one stream alone: no older epoch is over with it
   Epoch* next = nullptr;  ///< the next younger one
 
@@ -122,6 +127,11 @@ class DeferredFrees {
   Epoch* close_taken(std::uint64_t taken) noexcept;
   /// The epoch could not be recorded: its blocks go back to the open batch. Precondition: its fence is cleared.
   void reopen(Epoch* epoch);
+  /// The epoch is over natively as far as its blocks are of these contexts; what else it has goes back to the open batch.
+  void keep_over_natively(Epoch* epoch, std::span<const CUcontext> contexts);
+  bool has_over_natively() const { return has_over_natively_; }
+  /// Nothing captures any more: such epochs become part of the open batch, whose events cover every context.
+  void reopen_over_natively();
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
   /// The oldest epoch that may be asked about, or nullptr: recorded, and no other thread is in the driver with its fence (where it may be stopped for
@@ -171,6 +181,7 @@ class DeferredFrees {
   UnstampedFrees unstamped_;
   const Epoch* uncovered_ = nullptr;  ///< the newest epoch that was closed early and is not covered; older ones are over when it is
   std::uint64_t due_bytes_ = kBatch_bytes;
+  bool has_over_natively_ = false;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::uint64_t closed_ = 0;

@@ -85,7 +85,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
     request.lane = home->streams.see_allocation(request.stream.identity, request.bytes);
   }
   // What had to wait for a capture to end is handled by the next operation after it, which may be this one.
-  const bool must_look = deferred_.batch_is_due() && !capturing();
+  const bool must_look = (deferred_.batch_is_due() || deferred_.has_over_natively()) && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 &&
       !wants_own(*home, request)) {
     if (user != nullptr && magazines_.are_several()) magazines_.spend_allowance(device_, user->magazine, request);

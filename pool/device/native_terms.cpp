@@ -77,17 +77,15 @@ bool Deferral::is_free_natively(DeviceState& device, Epoch& epoch) {
 bool Deferral::retire_on_native_terms(DeviceState& device, CUcontext asking, std::uint64_t began_ns, Error* error) {
   PoolServices& services = device.services;
   const std::uint64_t now_ns = services.clock.now_ns();
-  const auto may_retire = [&] {
-    return !services.devices_linked.load(std::memory_order_relaxed) && services.has_context_events() && !device.services.gate.capturing() &&
-           device.services.may_call_driver();
-  };
-  if (!may_retire()) return false;
+  if (!services.may_call_driver()) return false;
+  const auto may_tell = [&services] { return !services.devices_linked.load(std::memory_order_relaxed) && services.has_context_events(); };
   // A new epoch: it is asked about like any other.
-  if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;
+  if (may_tell() && now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     // An epoch of a lane (stream != 0) is behind a stream alone: it covers all work on its blocks, and waits for no other context.
-    if (epoch->busy || !epoch->recorded || epoch->stream != 0 || now_ns - epoch->recorded_ns < kNativeTerms_ns) continue;
-    if (!is_free_natively(device, *epoch) || !may_retire()) continue;
+    if (epoch->busy || now_ns - epoch->recorded_ns < kNativeTerms_ns) continue;
+    const bool is_to_ask = epoch->recorded && epoch->stream == 0 && may_tell();
+    if (!epoch->is_over_natively && !(is_to_ask && is_free_natively(device, *epoch) && may_tell())) continue;
     epoch->fence.clear(services.contexts);
     retire(device, deferred_.finish(epoch));
     orphans_.empty(device);
