@@ -61,6 +61,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   if (result != CUDA_SUCCESS) return result;
   const MutexLock lock(device_.lock);
   held.keep();
+  orphans_.forget_gone(*out);
   Extent& extent = block.mapped().extent;
   extent.address = *out;
   extent.bytes = bytes;

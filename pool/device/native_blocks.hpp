@@ -44,6 +44,8 @@ class NativeBlocks final : public DeviceAllocator {
   /// Asks the driver which of the blocks that its context's end may have taken along are still in the driver's pool. Under the lock, and before
   /// anything is allocated in `by`, which is pinned and the device's only context: what is not asked about then never is.
   void ask_for_left(DeviceState& device, const ContextPool& by) CUPOOL_REQUIRES(device.lock);
+  /// The driver gave `address` to the program: what lay there and may have gone with its context has gone.
+  void forget_gone(CUdeviceptr address);
   /// Returns what destroyed contexts have left in the driver's pool, in the order of a living context (`by`) of the device, which is pinned.
   void free_left(DeviceState& device, ContextPool& by) CUPOOL_REQUIRES(device.lock);
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;

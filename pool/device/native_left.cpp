@@ -33,6 +33,11 @@ void NativeBlocks::ask_for_left(DeviceState& device, const ContextPool& by) {
   }
 }
 
+void NativeBlocks::forget_gone(CUdeviceptr address) {
+  const auto node = left_.find(address);
+  if (node != left_.end() && node->second.may_be_gone) left_.erase(node);
+}
+
 /// A refusal is left to the next caller.
 void NativeBlocks::free_left(DeviceState& device, ContextPool& by) {
   CUresult code = CUDA_SUCCESS;

@@ -78,6 +78,10 @@ bool Orphans::is_left(std::uint64_t address) const {
   return std::any_of(homes_.begin(), homes_.end(), [address](const auto& home) { return home->natives.is_left(address); });
 }
 
+void Orphans::forget_gone(CUdeviceptr address) {
+  for (const auto& home : homes_) home->natives.forget_gone(address);
+}
+
 void Orphans::free_left(DeviceState& device, bool is_new) {
   const auto has_left = [](const auto& home) { return home->natives.has_left(); };
   if (!device.services.may_call_driver() || std::none_of(homes_.begin(), homes_.end(), has_left)) return;

@@ -30,6 +30,7 @@ class Orphans {
   /// Nobody can return them before another context of the device lives. Whether blocks went with a primary context is asked only while a context is
   /// new and alone: otherwise another thread could be given such an address between the answer and what is done with it.
   void free_left(DeviceState& device, bool is_new) CUPOOL_REQUIRES(device.lock);
+  void forget_gone(CUdeviceptr address);
 
  private:
   static std::uint64_t empty_one(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
