@@ -17,6 +17,7 @@ _BLOCK_BYTES = 512
 class _Evidence:
     def __init__(self, evidence: dict):
         self.R = evidence["request_bytes"] or _UNKNOWN_REQUEST
+        self.is_beyond_all = not evidence["request_bytes"]  # it cannot be rounded
         self.T, self.F, self.PF = evidence["device_total_bytes"], evidence["driver_free_bytes"], evidence["pool_free_bytes"]
         page = evidence.get("page_bytes") if evidence["can_remap"] else None
         if self.F is not None and page:  # the driver tells its free bytes by finer pieces than a block on pages can have
@@ -119,7 +120,7 @@ def _missing_inputs(oom: dict, place: str) -> Iterator[str]:
 
 def _cause(oom: dict, e: _Evidence) -> Iterator[str]:
     """What speaks against the cause: one before it that holds, or its own condition that does not."""
-    cause, is_impossible = oom["cause"], e.R > e.cap() or e.R == _UNKNOWN_REQUEST
+    cause, is_impossible = oom["cause"], e.R > e.cap() or e.is_beyond_all
     if is_impossible != (cause == "impossible_request"):
         yield f"the request of {e.R} bytes is {'larger' if is_impossible else 'not larger'} than device and limit"
     if cause not in ("impossible_request", "limit") and (e.limit_said_no or e.over_limit()) and e.driver_has(e.REL):

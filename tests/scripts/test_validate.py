@@ -185,6 +185,15 @@ class Validate(Files):
         self.assertEqual([line for line in validate.arithmetic(report) if "shortfall" in line],
                          ["/ooms/0/shortfall_bytes: 1465962496, by the evidence it is 1465765888"])
 
+    def test_managed_memory_of_any_size_is_what_the_driver_refused(self):
+        report, size = sample_report(), 2**64 - 1
+        oom = report["ooms"][0]
+        oom["evidence"].update(request_bytes=size, managed=True)
+        oom.update(api="cuMemAllocManaged", requested_bytes=size, cause="driver_refused", shortfall_bytes=0)
+        self.assertEqual(list(validate.arithmetic(report)), [])
+        oom["evidence"]["request_bytes"] = 0
+        self.assertTrue(any("/ooms/0/cause: driver_refused, though the request" in line for line in validate.arithmetic(report)))
+
     def test_what_the_limit_refused_is_the_limits_whatever_is_held_a_moment_later(self):
         report, gib = sample_report(), 1 << 30
         oom = report["ooms"][0]
