@@ -94,6 +94,8 @@ class DeviceAllocator {
   virtual std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) {
     return 0;
   }
+  /// New memory that joins what is free comes in multiples of this.
+  virtual std::uint64_t unit_bytes() const { return kBlockAlignment_bytes; }
   /// Where memory moves in pieces larger than the block (pages): the bytes of empty pieces that a block of `bytes` would occupy where allocate()
   /// would place it.
   virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const

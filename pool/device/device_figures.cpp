@@ -41,18 +41,22 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
   std::uint64_t pool_free_bytes = 0;
+  std::uint64_t unit_bytes = kBlockAlignment_bytes;
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
+    if (home->context == context && home->pooled != nullptr) unit_bytes = home->pooled->unit_bytes();
     // Of other contexts, what would go back to the driver for an allocation of this one; their lanes would be emptied for that.
     pool_free_bytes +=
         home->context == context ? figures_of(*home, device_).free_bytes : figures_of_all_lanes_of(*home, device_, 1).wholly_free_bytes;
   }
   // Natively these frees would have waited, so what is deferred is as good as free.
   pool_free_bytes += device_.counters().deferred_bytes.now();
-  // Whole blocks only: what is promised here must be available to one allocation, whose size is rounded up.
+  // Whole blocks only: what is promised here must be available to one allocation, whose size is rounded up. Of a limit that is no multiple of a page a
+  // block that begins in the pool's memory cannot have the rest, one of the driver's own can.
   const std::uint64_t headroom_bytes = align_down(device_.limit.headroom_bytes(), kBlockAlignment_bytes);
   const std::uint64_t from_driver_bytes = std::min<std::uint64_t>(*free_bytes, headroom_bytes);
-  *free_bytes = std::min<std::size_t>(*total_bytes, from_driver_bytes + pool_free_bytes);
+  const std::uint64_t joined_bytes = headroom_bytes < *free_bytes ? align_down(headroom_bytes, unit_bytes) : from_driver_bytes;
+  *free_bytes = std::min<std::size_t>(*total_bytes, std::max(joined_bytes + pool_free_bytes, from_driver_bytes));
 }
 
 std::string DevicePool::check() {

@@ -103,6 +103,7 @@ class PageHeap final : public ExtentAllocator {
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool outlive(DeviceState& device, LossVisitor& visitor, bool also_deferred) CUPOOL_REQUIRES(device.lock) override;
   bool can_outlive() const override { return true; }
+  std::uint64_t unit_bytes() const override { return memory_->granularity_bytes(); }
   bool can_serve_next() const override { return !supplying_ && releasing_ == 0; }
   bool holds_blocks() const override;
   void release_abandoned(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;

@@ -223,6 +223,23 @@ TEST_CASE("cuMemGetInfo: free is what a new allocation could get, total respects
   rig.free(all);
 }
 
+TEST_CASE("cuMemGetInfo: under a limit that is no whole number of pages one allocation gets all that is free") {
+  RigOptions options = limited("400.7MiB");
+  options.pool.backing = config::Backing::pages;
+  Rig rig(options);
+  const auto asked = [&] {
+    std::size_t free_bytes = 0, total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+    return free_bytes;
+  };
+  const std::size_t small_bytes = GENERATE(0, 5000, kMiB, 3 * kMiB);
+  const CUdeviceptr small = small_bytes != 0 ? rig.allocate(small_bytes) : 0;
+  CHECK(asked() > 396 * kMiB - small_bytes);
+  rig.free(rig.allocate(asked()));
+  if (small != 0) rig.free(small);
+}
+
 TEST_CASE("cuMemGetInfo without a limit never answers more than the device has") {
   Rig rig;
   rig.free(rig.allocate(700 * kMiB));
