@@ -140,14 +140,13 @@ Error Deferral::wait_in_capture(DeviceState& device, CUcontext asking) {
   if (deferred_.batch_is_empty() || !device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: the blocks wait for the capture's end
-  epoch->waiting = true;
   const std::uint64_t last_unstamped = deferred_.unstamped().last_number();
   NativeWait wait;
   {
     const MutexUnlock unlocked(device.lock);
     wait = wait_by_freeing(device, asking, epoch->fence);
   }
-  epoch->busy = epoch->waiting = false;
+  epoch->busy = false;
   epoch->recorded_ns = device.services.clock.now_ns();
   if (wait.result.answer != FenceAnswer::done) {
     deferred_.reopen(epoch);

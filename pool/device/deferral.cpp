@@ -116,18 +116,16 @@ bool Deferral::may_record(const DeviceState& device) const {
 bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wait, Error* error) {
   Epoch* const oldest = deferred_.oldest_to_ask();
   if (oldest == nullptr || !device.services.may_call_driver()) return false;
-  Epoch* own = may_wait && oldest == deferred_.oldest() && (is_own(*oldest) || !deferred_.is_awaited()) ? oldest : nullptr;
+  Epoch* own = may_wait && oldest == deferred_.oldest() ? oldest : nullptr;
   while (own != nullptr && !is_own(*own)) own = own->next;
   Epoch* const epoch = own != nullptr ? own : oldest;
   epoch->busy = true;
-  epoch->waiting = own != nullptr;
   FenceResult result;
   {
     const MutexUnlock unlocked(device.lock);
     result = own != nullptr ? own->fence.wait(device, own->waitable, asking) : oldest->fence.poll(device, asking);
   }
   epoch->busy = false;
-  epoch->waiting = false;
   if (epoch != oldest && result.is_done()) {
     epoch->waitable = nullptr;  // it is over: nobody has to wait for it any more
     return retire_oldest(device, asking, false, error);
@@ -189,35 +187,26 @@ bool Deferral::await_frees(DeviceState& device, CUcontext asking, const Awaited&
   Epoch* target = nullptr;
   std::uint64_t target_bytes = 0;
   std::uint64_t bytes = 0;
-  std::size_t count = 0;
-  std::size_t looks = 0;  // at the epochs that the wait is for
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(awaited.inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
-    ++count;
     const bool is_natives_too = awaited.inside_free && epoch->may_be_awaited() && epoch->waitable == asking;
     if (!is_natives_too && !is_own(*epoch)) continue;
     target = epoch;
     target_bytes = bytes;
-    looks = count;
     if (all_bytes <= bytes + awaited.left_bytes) break;
   }
   if (target == nullptr || target_bytes < awaited.least_bytes || !device.services.may_call_driver()) return false;
-  target->busy = target->waiting = true;
+  target->busy = true;
   FenceResult result;
   {
     const MutexUnlock unlocked(device.lock);
     result = target->fence.wait(device, target->waitable, asking);
   }
-  target->busy = target->waiting = false;
+  target->busy = false;
   deferred_.follow(*target);
   *error = result.error;
   bool has_retired = false;
-  while (error->code == CUDA_SUCCESS && looks-- != 0 && retire_oldest(device, asking, false, error)) has_retired = true;
-  while (Epoch* over = deferred_.first_over()) {  // it may stand behind one that another thread is still asking about
-    over->fence.clear(device.services.contexts);
-    retire(device, deferred_.finish(over));
-    has_retired = true;
-  }
+  while (Epoch* over = deferred_.first_over()) has_retired = retire_if_over(device, over, {FenceAnswer::done, {}}, error);
   return has_retired;
 }
 

@@ -114,7 +114,6 @@ Epoch* DeferredFrees::close(Batch& batch) noexcept {
   epoch->stream = 0;
   epoch->number = ++closed_;
   epoch->busy = true;
-  epoch->waiting = false;
   epoch->recorded = false;
   epoch->is_over_natively = false;
   epoch->is_late = false;
@@ -153,12 +152,6 @@ void DeferredFrees::unlink(Epoch* epoch) {
   (before != nullptr ? before->next : head_) = epoch->next;
   if (tail_ == epoch) tail_ = before;
   spare_.push_back(epoch);
-}
-
-bool DeferredFrees::is_awaited() const {
-  const Epoch* epoch = head_;
-  while (epoch != nullptr && !epoch->waiting) epoch = epoch->next;
-  return epoch != nullptr;
 }
 
 void DeferredFrees::reopen(Epoch* epoch) {

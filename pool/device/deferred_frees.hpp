@@ -70,7 +70,6 @@ struct Epoch {
   std::uint64_t number = 0;       ///< counts closed epochs, from 1
   std::uint64_t recorded_ns = 0;  ///< when its fence was recorded, or its free had waited, by the pool's clock
   bool busy = false;              ///< a thread is in the driver with this fence
-  bool waiting = false;           ///< that thread waits without end, as the program's free natively had
   bool recorded = false;
   /// The driver has waited as the native free would have, but something captures, and contexts that this leaves alone could not get their events.
   bool is_over_natively = false;
@@ -101,8 +100,6 @@ class DeferredFrees {
   /// A call has waited as long as it may for the epochs up to this number.
   void give_up(std::uint64_t number) { given_up_ = std::max(given_up_, number); }
   bool is_given_up(const Epoch& epoch) const { return epoch.number <= given_up_; }
-  /// Is a thread waiting for one of the epochs?
-  bool is_awaited() const;
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != nullptr && batch_.count != 0); }
   /// The epoch was closed before it was due, so it may only be polled. The event of the next plain free will cover it: what cannot be waited for is
   /// never more than the open batch would be.
