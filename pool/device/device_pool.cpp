@@ -102,7 +102,6 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   attempt.context = context;
   attempt.request = request;
   attempt.api = api;
-  attempt.user = user;
   const Result<CUdeviceptr> climbed = climb(attempt, thread);
   if (!climbed.ok()) *answer = climbed.error();
   return climbed.value();

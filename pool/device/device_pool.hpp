@@ -51,7 +51,6 @@ struct Attempt {
   CUcontext context = nullptr;
   AllocationRequest request;
   const char* api = "";
-  MagazineUser* user = nullptr;                 ///< no magazine keeps blocks for such a request
   Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< the latest refusal, by the limit or the driver
   bool has_hole = false;                        ///< a hole was refused because its rest would be stranded
   bool has_asked = false;                       ///< the GPU was asked whether the latest frees are over

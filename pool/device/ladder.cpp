@@ -93,11 +93,10 @@ Climbed Ladder::better(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
   DeviceAllocator& pooled = *attempt.home->pooled;
+  Extent* found = nullptr;
   // Looked up again at every rung: while the lock was let go of, the stream's lane may have become another stream's.
-  if (attempt.request.stream.identity != 0) attempt.request.lane = attempt.home->streams.find(attempt.request.stream.identity);
-  const bool may_be_own = attempt.user != nullptr && !attempt.is_short && attempt.request.stream.identity == 0;
-  Extent* found = may_be_own ? pool.magazines_.take_from_own(pool.device_, *attempt.home, attempt.request.bytes) : nullptr;
-  if (found == nullptr) found = pool.magazines_.take_from_depot(*attempt.home, attempt.request.bytes);
+  if (const std::uint64_t identity = attempt.request.stream.identity; identity != 0) attempt.request.lane = attempt.home->streams.find(identity);
+  else found = pool.magazines_.take_from_own(pool.device_, *attempt.home, attempt.request.bytes);
   if (found == nullptr) found = pooled.allocate(pool.device_, attempt.request);
   if (found == nullptr && attempt.request.lane != 0 && pooled.gather(attempt.request.lane, attempt.request.bytes))
     found = pooled.allocate(pool.device_, attempt.request);

@@ -144,17 +144,6 @@ Extent* Magazines::take_from_own(DeviceState& device, const ContextPool& home, s
   return extent;
 }
 
-Extent* Magazines::take_from_depot(ContextPool& home, std::uint64_t bytes) {
-  if (home.kept == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;
-  Rack& depot = home.kept->depot[small_size_index(bytes)];
-  if (depot.first == nullptr) return nullptr;
-  home.kept->bytes -= bytes;
-  kept_bytes_ -= bytes;
-  Extent* extent = depot.pop();
-  extent->state = ExtentState::live;
-  return extent;
-}
-
 /// A cached block goes back to the heap.
 void Magazines::let_go(DeviceState& device, ContextPool& home, Extent* extent) {
   leave_table(extent);

@@ -358,7 +358,7 @@ void Magazines::thread_ending(DeviceState& device) {
     if (!magazine->is_of_this_thread() || !enter_own(device, *magazine)) continue;
     {
       const OwnerInside held(magazine->lock);
-      if (magazine->is_open) close(device, *magazine);
+      close(device, *magazine);  // where it is closed already, that does nothing
     }
     magazine->is_owned = false;
     magazine->home = nullptr;

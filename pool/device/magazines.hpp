@@ -75,8 +75,6 @@ class Magazines {
   // magazine_racks.cpp
   /// A block of that size that has come back to the thread's own magazine meanwhile; nullptr: none.
   heap::Extent* take_from_own(DeviceState& device, const ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
-  /// A live block of exactly `bytes` from the depot, or nullptr.
-  heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes);
   static void leave_table(heap::Extent* extent);
   /// How many bytes of small blocks with completed frees one context may keep for whichever thread asks for their size next.
   std::uint64_t depot_limit_bytes(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
