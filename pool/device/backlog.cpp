@@ -72,20 +72,10 @@ std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   return std::min({saturating_sub(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
 }
 
-bool Backlog::is_bad_moment(DeviceState& device, std::uint64_t request_bytes, std::uint64_t batch_bytes) {
-  const observe::Counters& counters = device.live.counters;
-  const bool is_plenty = device.has_plenty(DeviceState::kAskShare);
-  const bool would_do_and_is_small = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.now() / kReservedShare;
-  if (is_plenty ? batch_bytes < device.least_early_bytes() : !would_do_and_is_small) return false;
-  const std::uint64_t allocations = counters.allocations.count();
-  const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;
-  ask_credit_ = std::min(ask_credit_ + (allocations - credited_allocations_), is_plenty ? kMostAsks * price : price);
-  credited_allocations_ = allocations;
-  const std::uint64_t before_ns = is_plenty ? std::exchange(last_miss_ns_, device.services.clock.now_ns()) : 0;
-  if (is_plenty && last_miss_ns_ - before_ns >= kAskDistance_ns) return true;
-  if (ask_credit_ < price) return false;
-  ask_credit_ -= price;
-  return true;
+bool Backlog::is_bad_moment(DeviceState& device, std::uint64_t batch_bytes) {
+  if (!device.has_plenty(DeviceState::kAskShare) || batch_bytes < device.least_early_bytes()) return false;
+  const std::uint64_t before_ns = std::exchange(last_miss_ns_, device.services.clock.now_ns());
+  return last_miss_ns_ - before_ns >= kAskDistance_ns;
 }
 
 void Backlog::note_idle(const DeviceState& device, std::uint64_t size_bytes) {

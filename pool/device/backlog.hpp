@@ -53,11 +53,10 @@ class Backlog {
   /// call the driver for nothing.
   std::uint64_t step_room_bytes(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// A miss asks: may the pool have what the program needs, and has the miss only come at a bad moment, just before the GPU is done with it? Then it
-  /// is worth asking the GPU. That costs an event, and a look that may be in vain, so the right to ask is earned by time and by allocations: a job
-  /// that repeats itself is kept as small as its first step, while a program that allocates and frees all the time makes the pool grow, so that many
-  /// frees share an event. Once the pool has a good part of the device it is asked only where what has no event yet would do, and is a small part of
-  /// all. `batch_bytes`: what has no event yet.
-  bool is_bad_moment(DeviceState& device, std::uint64_t request_bytes, std::uint64_t batch_bytes) CUPOOL_REQUIRES(device.lock);
+  /// is worth asking the GPU. That costs an event, and a look that may be in vain, so the right to ask comes with time: a job that repeats itself is
+  /// kept as small as its first step, while a program that allocates and frees all the time makes the pool grow, so that many frees share an event.
+  /// `batch_bytes`: what has no event yet.
+  bool is_bad_moment(DeviceState& device, std::uint64_t batch_bytes) CUPOOL_REQUIRES(device.lock);
   /// Do blocks of one size, and nothing else, go round on an idle GPU, on a device of which half was never needed? Then a few of them share an event
   /// however large they are, and a thread may keep as many (Magazines).
   bool is_roomy_loop() const { return is_roomy_loop_; }
@@ -95,12 +94,8 @@ class Backlog {
   // ahead_bytes(): so many times the most that was ever live, and no less than this.
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
-  // is_bad_moment(): the GPU is asked when the last miss is so long ago, or once for so many allocations, with at most so many questions saved up;
-  // and once for so many allocations when the pool has a good part of the device.
+  // is_bad_moment(): the GPU is asked when the last miss is so long ago.
   static constexpr std::uint64_t kAskDistance_ns = 50'000;
-  static constexpr std::uint64_t kAskDistance = 64;
-  static constexpr std::uint64_t kMostAsks = 16;
-  static constexpr std::uint64_t kShortAskDistance = 1024;
   // may_grow_freely(): while the pool has less than this part of what it has or may get, and while what is not live is at most this part of what is
   // left.
   static constexpr std::uint64_t kPlentyShare = 2;
@@ -108,12 +103,10 @@ class Backlog {
 
   const ContextPools& homes_;
   const bool unpooled_;
-  std::uint64_t moved_at_ = 0;              ///< how many allocations there had been when pages last had to be moved; 0: never
-  std::uint32_t idle_epochs_ = 0;           ///< how many of the newest epochs in a row note_idle() was told of, with one size
-  std::uint64_t idle_size_bytes_ = 0;       ///< that size
-  bool is_roomy_loop_ = false;              ///< as note_idle() last saw it
-  std::uint64_t ask_credit_ = 0;            ///< the right to ask, in allocations
-  std::uint64_t credited_allocations_ = 0;  ///< up to which allocation it was credited
+  std::uint64_t moved_at_ = 0;         ///< how many allocations there had been when pages last had to be moved; 0: never
+  std::uint32_t idle_epochs_ = 0;      ///< how many of the newest epochs in a row note_idle() was told of, with one size
+  std::uint64_t idle_size_bytes_ = 0;  ///< that size
+  bool is_roomy_loop_ = false;         ///< as note_idle() last saw it
   std::uint64_t last_miss_ns_ = 0;
 };
 

@@ -53,7 +53,6 @@ struct Attempt {
   const char* api = "";
   Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< the latest refusal, by the limit or the driver
   bool has_hole = false;                        ///< a hole was refused because its rest would be stranded
-  bool has_asked = false;                       ///< the GPU was asked whether the latest frees are over
   bool is_short = false;                        ///< memory is so short that threads keep nothing for themselves
   std::uint64_t moves = 0;                      ///< count of Moves when this attempt last asked for more memory
 };

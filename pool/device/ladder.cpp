@@ -151,10 +151,9 @@ Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// Is what was freed since the last epoch over already? Asked once on the way up, and where only the moment is bad.
+/// Is what was freed since the last epoch over already? Asked where only the moment is bad.
 Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
-  if (attempt.has_asked || !pool.backlog_.is_bad_moment(pool.device_, attempt.request.bytes, pool.deferred_.batch_bytes())) return nullptr;
-  attempt.has_asked = true;
+  if (!pool.backlog_.is_bad_moment(pool.device_, pool.deferred_.batch_bytes())) return nullptr;
   Error error{};
   const bool is_over = pool.deferral_.retire_batch_if_idle(pool.device_, attempt.context, &error);
   while (is_over && pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error)) {}
