@@ -274,6 +274,18 @@ TEST_CASE("full: a request in stream order waits for no place") {
   CHECK_FALSE(full.has_waited());
 }
 
+TEST_CASE("full: a block looks at 256 freed ones for a better place, however many there are") {
+  const std::size_t others = GENERATE(255, 256);
+  Full full({.left_bytes = 4 * kMiB, .fitting_bytes = kMiB});
+  std::vector<CUdeviceptr> small(others);
+  for (CUdeviceptr& block : small) block = full.rig.allocate(512);
+  full.begin_work();
+  for (const CUdeviceptr block : small) full.rig.free(block);
+  full.free_fitting();
+  full.rig.allocate(kMiB);
+  CHECK(full.has_waited() == (others == 255));
+}
+
 TEST_CASE("full: while something captures nobody waits for a better place") {
   Full full;
   full.free_fitting();

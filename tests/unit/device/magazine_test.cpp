@@ -236,6 +236,28 @@ TEST_CASE("magazines: what a thread frees again and again stays its own") {
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("magazines: what another thread freed comes back as it is, and is not looked for among holes") {
+  constexpr std::size_t kBlocks = 256;
+  Rig rig(device_of("64GiB"));
+  rig.free(rig.allocate(256 * kMiB));
+  std::vector<CUdeviceptr> blocks(kBlocks, 0);
+  churn(rig, blocks, 4096, 4 * kBlocks);
+  std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+  std::thread([&] {
+    cuCtxSetCurrent(rig.context());
+    free_them(rig, blocks);
+  }).join();
+  std::size_t in_order = 0;
+  auto next = blocks.end();
+  for (std::size_t i = 0; i < 2 * kBlocks; ++i) {
+    const auto found = std::find(blocks.begin(), blocks.end(), rig.allocate(4096));
+    in_order += found != blocks.end() && found == next ? 1 : 0;
+    next = found != blocks.end() ? found + 1 : found;
+  }
+  CHECK(in_order > kBlocks / 2);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("magazines: a context ends with blocks live, kept and freed; the next one knows none of them") {
   for (const bool paged : {false, true}) {
     Rig rig(paged ? on_pages() : RigOptions());

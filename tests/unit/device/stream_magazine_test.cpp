@@ -284,6 +284,21 @@ TEST_CASE("stream magazines: large blocks of a device that is large enough are k
   CHECK(now(rig.counters().reserved_bytes) <= 2 * reserved_bytes);
 }
 
+TEST_CASE("stream magazines: a stream keeps what it frees before long, also where the thread has had as many others as it keeps for") {
+  StreamRig rig(device_of("64GiB"));
+  rig.free(rig.allocate(256 * kMiB));  // no miss closes the magazine
+  std::vector<CUstream> others(device::Magazine::kStreams);
+  for (CUstream& stream : others) kept_blocks(rig, stream = new_stream(), kPiece_bytes, 3);
+  const CUstream late = new_stream();
+  kept_blocks(rig, late, kPiece_bytes, 20);
+  for (const CUstream stream : {late, others.back()}) {
+    const std::uint64_t before = untold_allocations(rig);
+    for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, kPiece_bytes), stream);
+    CHECK(untold_allocations(rig) == before + 50);
+  }
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("stream magazines: streams that take turns keep what is theirs, also where one more of them is turned away") {
   StreamRig rig(device_of("64GiB"));
   const std::size_t extra = GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{8});
