@@ -74,14 +74,4 @@ void ExtentHeap::give_back_index(const Extent& absent, std::uint64_t begin, std:
   if (from < to) pages(absent.region).give_back(from, to);
 }
 
-void ExtentHeap::join(Extent* extent) noexcept {
-  Extent* gone = extent->next;
-  pages(extent->region).remove(gone);
-  extent->bytes += gone->bytes;
-  extent->next = gone->next;
-  extent->next_is_free = gone->next_is_free;
-  if (gone->next != nullptr) gone->next->previous = extent;
-  arena_.give_back(gone);
-}
-
 }  // namespace cupool::heap

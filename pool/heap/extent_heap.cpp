@@ -294,8 +294,12 @@ ExtentHeap::Fit ExtentHeap::fit(std::uint64_t bytes, const ZoneOrder& order) con
 
 /// `extent` takes in the hole behind it. Where `extent` is in a bin, the caller lists it anew under its new size.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
+  unlist(extent->next);
+  join(extent);
+}
+
+void ExtentHeap::join(Extent* extent) noexcept {
   Extent* gone = extent->next;
-  unlist(gone);
   pages(extent->region).remove(gone);
   extent->bytes += gone->bytes;
   extent->next = gone->next;
