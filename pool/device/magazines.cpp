@@ -23,8 +23,7 @@ constexpr std::uint64_t kLoopShare = 8;        ///< as 32 threads with kMagazine
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 /// And this part of an epoch: how much lies here differs from step to step of a job, and is on top of its need.
 constexpr std::uint64_t kFreeShare = 4;
-constexpr std::uint64_t kLeastSpare_bytes = kGiB;         ///< with less to spare, large blocks are left to the heap, which places them better
-constexpr std::uint64_t kOpenFromSpare_bytes = 4 * kGiB;  ///< with less to spare, a miss closes the magazines
+constexpr std::uint64_t kLeastSpare_bytes = kGiB;  ///< with less to spare, large blocks are left to the heap, which places them better
 
 /// Never an id of the driver, which counts from 1; unique over the devices of a process.
 constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
@@ -315,8 +314,7 @@ void Magazines::close(DeviceState& device, Magazine& magazine) {
 
 bool Magazines::may_stay_open(const DeviceState& device, std::uint64_t request_bytes) const {
   const bool is_on_its_way = device.live.counters.deferred_bytes.now() >= request_bytes;
-  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device.least_early_bytes()) && device.has_plenty(DeviceState::kAskShare) &&
-         device.spare_bytes() >= kOpenFromSpare_bytes;
+  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device.least_early_bytes()) && device.has_plenty(DeviceState::kAskShare);
 }
 
 bool Magazines::close_all(DeviceState& device, BusyOwners busy) {
