@@ -207,6 +207,8 @@ bool Deferral::await_frees(DeviceState& device, CUcontext asking, const Awaited&
   *error = result.error;
   bool has_retired = false;
   while (Epoch* over = deferred_.first_over()) has_retired = retire_if_over(device, over, {FenceAnswer::done, {}}, error);
+  // Other contexts' work may keep the newest, and not those before it.
+  while (!result.is_done() && error->code == CUDA_SUCCESS && retire_oldest(device, asking, false, error)) has_retired = true;
   return has_retired;
 }
 

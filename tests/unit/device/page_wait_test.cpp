@@ -39,6 +39,29 @@ TEST_CASE("pages: with half of the device taken a miss waits for what would do, 
   CHECK(now(rig.counters().rung_poll) == 1);
 }
 
+TEST_CASE("pages: what is over in every context comes back also while another one's work keeps what was freed last") {
+  RigOptions options = on_pages();
+  options.devices = 2;
+  Rig rig(options);
+  rig.use(1);
+  rig.free(rig.allocate(4096));
+  rig.use(0);
+  const CUdeviceptr last = rig.allocate(40 * kMiB);
+  free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
+  rig.use(1);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  rig.free(last);
+  CHECK(cusim_now_ns() < kS);
+  CHECK(now(rig.counters().deferred_bytes) == kBlock_bytes + 40 * kMiB);
+  const std::uint64_t created = cusim_calls("cuMemCreate");
+  rig.allocate(kBlock_bytes);
+  CHECK(cusim_now_ns() >= kS);
+  CHECK(cusim_calls("cuMemCreate") == created);
+  released = 1;
+}
+
 TEST_CASE("pages: with half of the device taken a miss does not wait for too little") {
   Rig rig(on_pages());
   free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
