@@ -326,6 +326,7 @@ TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wa
   StreamRig rig(limited_to("256MiB"));
   const CUstream yesterday = new_stream();
   const CUstream today = new_stream();
+  rig.free(rig.allocate(64 * kMiB));            // no miss closes the magazine
   kept_blocks(rig, yesterday, 32 * kKiB, 400);  // more than may be kept
   for (const CUstream stream : {today, yesterday}) {
     kept_blocks(rig, stream, 24 * kKiB, 20);
