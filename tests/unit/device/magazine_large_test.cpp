@@ -1,5 +1,6 @@
 // Magazines: large blocks, kept where memory is plenty; and that no block comes back before its work is over.
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -57,6 +58,25 @@ TEST_CASE("magazines: large blocks of many sizes make room for each other, and a
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   rig.pools().trim();
   CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
+TEST_CASE("magazines: a large size that is asked for now and then takes no place from one that is asked for all the time") {
+  Rig rig(on_pages(roomy()));
+  constexpr std::size_t kOften_bytes = 512 * kKiB;
+  const auto racks = std::make_unique<device::SizedRacks<32>>();  // as Magazine::large_racks
+  std::size_t seldom_bytes = kOften_bytes + 512;
+  while (&racks->at(seldom_bytes) != &racks->at(kOften_bytes)) seldom_bytes += 512;
+  std::vector<CUdeviceptr> ring(16, 0);
+  churn(rig, ring, kOften_bytes, 2000);
+  std::uint64_t asked = 0;
+  for (int i = 0; i < 100; ++i) {
+    rig.free(rig.allocate(seldom_bytes));
+    const std::uint64_t holes = now(rig.counters().rung_hole);
+    churn(rig, ring, kOften_bytes, 10);
+    asked += now(rig.counters().rung_hole) - holes;
+  }
+  CHECK(asked <= 500);  // of 1000, what fills its rack again included
+  free_them(rig, ring);
 }
 
 TEST_CASE("magazines: large blocks that a thread keeps are there for whoever needs the bytes") {

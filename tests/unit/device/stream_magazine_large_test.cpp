@@ -1,4 +1,4 @@
-// Magazines and streams: large blocks stay with their thread while they come and go, and no longer.
+// Magazines and streams: what has a place. Large blocks stay with their thread while they come and go, and no longer; sizes make room for each other.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/device/churn.hpp"
@@ -83,4 +83,39 @@ TEST_CASE("stream magazines: large blocks that were wanted often, and then no mo
   const std::uint64_t shortages = now(rig.counters().rung_magazines);
   CHECK(rig.on(stream, 128 * kMiB) == one);
   CHECK(now(rig.counters().rung_magazines) == shortages);
+}
+
+TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wanted today") {
+  StreamRig rig(limited_to("256MiB"));
+  const CUstream yesterday = new_stream();
+  const CUstream today = new_stream();
+  rig.free(rig.allocate(64 * kMiB));            // no miss closes the magazine
+  kept_blocks(rig, yesterday, 32 * kKiB, 400);  // more than may be kept
+  for (const CUstream stream : {today, yesterday}) {
+    kept_blocks(rig, stream, 24 * kKiB, 20);
+    const std::uint64_t before = untold_allocations(rig);
+    for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, 24 * kKiB), stream);
+    CHECK(untold_allocations(rig) == before + 50);
+  }
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("stream magazines: a size that is asked for now and then takes no place from one that is asked for all the time") {
+  StreamRig rig(device_of("64GiB"));
+  rig.free(rig.allocate(256 * kMiB));  // no miss closes the magazine
+  const std::size_t often_bytes = GENERATE(std::size_t{4 * kKiB}, std::size_t{64 * kKiB});
+  device::StreamRacks racks;
+  std::size_t seldom_bytes = often_bytes + 512;
+  while (&racks.sizes.at(seldom_bytes) != &racks.sizes.at(often_bytes)) seldom_bytes += 512;
+  const CUstream stream = new_stream();
+  kept_blocks(rig, stream, often_bytes, 3);
+  std::size_t asked = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (i % 10 == 9) rig.free_on(rig.on(stream, seldom_bytes), stream);
+    const std::uint64_t told = now(rig.counters().allocations);
+    rig.free_on(rig.on(stream, often_bytes), stream);
+    asked += now(rig.counters().allocations) != told ? 1 : 0;
+  }
+  CHECK(asked <= 62);  // of 1000; a few when it gets its place back
+  CHECK(rig.pools().check() == "");
 }

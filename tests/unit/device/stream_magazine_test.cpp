@@ -21,17 +21,6 @@ namespace {
 
 constexpr std::size_t kPiece_bytes = 4096;
 
-/// A stream whose blocks of one size, which comes and goes, the thread keeps by now; all of them are free.
-std::vector<CUdeviceptr> kept_blocks(StreamRig& rig, CUstream stream, std::size_t bytes, std::size_t count) {
-  std::vector<CUdeviceptr> blocks(count);
-  for (int round = 0; round < 3; ++round) {
-    for (CUdeviceptr& block : blocks) block = rig.on(stream, bytes);
-    for (const CUdeviceptr block : blocks) rig.free_on(block, stream);
-    for (std::uint32_t i = 0; i <= device::Magazine::kHot && round == 0; ++i) rig.free_on(rig.on(stream, bytes), stream);
-  }
-  return blocks;
-}
-
 bool is_one_of(const std::vector<CUdeviceptr>& blocks, CUdeviceptr block) { return std::find(blocks.begin(), blocks.end(), block) != blocks.end(); }
 
 }  // namespace
@@ -319,21 +308,6 @@ TEST_CASE("stream magazines: streams that take turns keep what is theirs, also w
   asked = 0;
   take_turns(40);
   CHECK(asked <= 40 * extra * 7 / 4);  // those that have none, and now and then those that made room for one
-  CHECK(rig.pools().check() == "");
-}
-
-TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wanted today") {
-  StreamRig rig(limited_to("256MiB"));
-  const CUstream yesterday = new_stream();
-  const CUstream today = new_stream();
-  rig.free(rig.allocate(64 * kMiB));            // no miss closes the magazine
-  kept_blocks(rig, yesterday, 32 * kKiB, 400);  // more than may be kept
-  for (const CUstream stream : {today, yesterday}) {
-    kept_blocks(rig, stream, 24 * kKiB, 20);
-    const std::uint64_t before = untold_allocations(rig);
-    for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, 24 * kKiB), stream);
-    CHECK(untold_allocations(rig) == before + 50);
-  }
   CHECK(rig.pools().check() == "");
 }
 

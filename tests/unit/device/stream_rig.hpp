@@ -1,7 +1,9 @@
 // StreamRig: a Rig with allocations and frees on streams, as the shim makes them. For the thread of the test: Catch is for one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -37,4 +39,15 @@ struct StreamRig : Rig {
     return stream;
   }
 };
+
+/// A stream whose blocks of one size, which comes and goes, the thread keeps by now; all of them are free.
+inline std::vector<CUdeviceptr> kept_blocks(StreamRig& rig, CUstream stream, std::size_t bytes, std::size_t count) {
+  std::vector<CUdeviceptr> blocks(count);
+  for (int round = 0; round < 3; ++round) {
+    for (CUdeviceptr& block : blocks) block = rig.on(stream, bytes);
+    for (const CUdeviceptr block : blocks) rig.free_on(block, stream);
+    for (std::uint32_t i = 0; i <= device::Magazine::kHot && round == 0; ++i) rig.free_on(rig.on(stream, bytes), stream);
+  }
+  return blocks;
+}
 }  // namespace cupool::test
