@@ -38,8 +38,8 @@ Result<Growth> PageHeap::crack(DeviceState& device, ContextPool& home, const All
 
 bool PageHeap::is_stalled(DeviceState& device) const {
   if (never_opens()) return true;
+  const std::uint64_t now_ns = device.services.clock.now_ns();  // first: whatever begins after it is no stall
   const std::uint64_t since_ns = std::max(supplying_since_ns_, memory_->last_began_ns());
-  const std::uint64_t now_ns = device.services.clock.now_ns();
   return supplying_ && now_ns >= since_ns && now_ns - since_ns >= kStall_ns;
 }
 
