@@ -268,7 +268,7 @@ TEST_CASE("what a stream frees while another captures is that stream's again, an
     CHECK(cusim_now_ns() < 5 * kMs);
     REQUIRE(cusim_launch_spin(second, 5 * kMs) == CUDA_SUCCESS);
     free_on(rig, block, second);
-    CHECK(rig.allocate(30 * kMiB) != 0);
+    CHECK(rig.allocate(40 * kMiB) != 0);
     CHECK(cusim_now_ns() >= 10 * kMs);
     CHECK(capture.end() == CUDA_SUCCESS);
   }

@@ -205,8 +205,10 @@ TEST_CASE("while another thread captures nothing is waited for in a context that
   const std::uint64_t freed_ns = cusim_now_ns();
   CHECK(rig.allocate(40 * kMiB) == block);
   CHECK(cusim_now_ns() >= freed_ns + 200 * kMs);
+  rig.free(block);
   released = 1;
   CHECK(other.end() == CUDA_SUCCESS);
+  CHECK(rig.allocate(40 * kMiB) == block);
 }
 
 TEST_CASE("where frees synchronise they do so while another thread captures") {
