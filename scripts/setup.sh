@@ -26,6 +26,12 @@ check_jobs() {
   echo "${0#"$PWD/"}: --jobs $1: not a number from 1 to 9999 (see --help)" >&2
   exit 2
 }
+# Ends the script unless CMakePresets.json has the preset $1.
+check_preset() {
+  grep -qF "\"name\": \"$1\"" CMakePresets.json && return
+  echo "${0#"$PWD/"}: --preset $1: there is no such preset (see --help)" >&2
+  exit 2
+}
 
 has_thing() {  # has_thing "command NAME" | "module PYTHON_NAME" | "header A|B"
   local kind=${1%% *} names=${1#* } name

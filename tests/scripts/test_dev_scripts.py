@@ -36,11 +36,11 @@ class Usage(unittest.TestCase):
     def test_a_flag_without_its_value_and_a_file_that_is_not_there_are_refused_before_anything_is_done(self):
         for name, *arguments in (("build", "--target"), ("build", "--jobs"), ("test", "--label"), ("demo", "--policy"), ("demo", "--trace"), ("fuzz", "--seconds"),
                                  ("demo", "--trace", "/no/such"), ("demo", "--trace", "/"), ("demo", "--trace", str(support.ROOT / "LICENSE")), ("demo", "--policy", "fast"),
-                                 ("build", "--jobs", "x"), ("build", "--jobs", "0"), ("test", "--jobs", "2x"), ("test", "--label", "nope"), ("test", "--label", "unit|nope")):
+                                 ("build", "--preset", "nope"), ("build", "--jobs", "x"), ("build", "--jobs", "0"), ("test", "--jobs", "2x"), ("test", "--label", "nope"), ("test", "--label", "unit|nope")):
             with self.subTest(name=name, arguments=arguments):
                 result = script(name, *arguments)
                 self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
-                self.assertRegex(result.stderr, rf"^scripts/{name}: {arguments[0]}( needs a value|.*: no such file|.*: not (a trace|one of|a number)|.*: there is no label 'nope').*\n$")
+                self.assertRegex(result.stderr, rf"^scripts/{name}: {arguments[0]}( needs a value|.*: no such file|.*: not (a trace|one of|a number)|.*: there is no label 'nope'|.*: there is no such preset).*\n$")
 
     def test_the_demo_takes_every_policy_and_test_every_label_that_there_is(self):
         options = json.loads((support.ROOT / "config/options.json").read_text(encoding="utf-8"))["options"]
