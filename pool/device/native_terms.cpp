@@ -82,8 +82,8 @@ bool Deferral::retire_on_native_terms(DeviceState& device, CUcontext asking, std
   // A new epoch: it is asked about like any other.
   if (may_tell() && now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
-    // An epoch of a lane (stream != 0) is behind a stream alone: it covers all work on its blocks, and waits for no other context.
     if (epoch->busy || now_ns - epoch->recorded_ns < kNativeTerms_ns) continue;
+    // An epoch of a lane (stream != 0) is behind a stream alone: it covers all work on its blocks, and waits for no other context.
     const bool is_to_ask = epoch->recorded && epoch->stream == 0 && may_tell();
     if (!epoch->is_over_natively && !(is_to_ask && is_free_natively(device, *epoch) && may_tell())) continue;
     epoch->fence.clear(services.contexts);
