@@ -30,11 +30,8 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
     note_to_neighbours(*hole, false);
   }
   count(out->region, -static_cast<std::int64_t>(out->bytes), lane);
-  out->bin_previous = nullptr;
-  out->bin_next = nullptr;
   if (rest == nullptr) return out;
   link_behind(out, rest, bytes);
-  rest->state = ExtentState::free;
   rest->lane = lane;
   note_to_neighbours(*rest, true);
   count(rest->region, static_cast<std::int64_t>(rest->bytes), lane);

@@ -236,7 +236,7 @@ std::optional<std::uint64_t> ExtentHeap::begin_on_page(const Extent& hole, std::
 
 /// What stays free of the hole before the block, so that it does not begin on the page of a smaller one (FitPolicy::small_below_bytes).
 std::uint64_t ExtentHeap::gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
-  if (policy_.page_bytes == 0 || need < policy_.small_below_bytes) return 0;  // before the neighbour is read, which may be in no cache
+  if (need < policy_.small_below_bytes) return 0;  // before the neighbour is read, which may be in no cache
   const Extent* before = hole.previous;
   const bool is_behind_block = before != nullptr && !hole.previous_is_free && before->state != ExtentState::absent;
   if (!is_behind_block) return 0;
@@ -275,7 +275,6 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
   const bool is_at_end = address == block->address || address + need == block->address + block->bytes;
   block = is_at_end ? cut_off(block, address, need, keeper) : cut_out(block, address, need, keeper);
   block->birth = ++births_;
-  block->bin_next = nullptr;
   block->state = ExtentState::live;
   block->site = 0;
   block->flags = 0;

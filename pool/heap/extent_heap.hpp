@@ -38,9 +38,9 @@ struct FitPolicy {
   /// times those of the level before. The first level minds `wide_bytes` only with ZoneOrder::above.
   /// (2) A block of whole pages begins on a page, if the hole has room for that and what stays free before the block is at most a 32nd of it (always,
   /// if ZoneOrder says so). Else a small block that is freed beside it would leave its page behind for good.
-  /// Pages are counted from the region's beginning. `page_bytes` 0: neither rule.
+  /// Pages are counted from the region's beginning. Without `page_bytes` and `small_below_bytes` neither rule applies.
   std::uint64_t page_bytes = 0;
-  std::uint64_t small_below_bytes = 0;
+  std::uint64_t small_below_bytes = kNever;
   std::uint64_t wide_bytes = 0;
   static constexpr unsigned kPageLevelBits = 3;
 };

@@ -174,12 +174,8 @@ void PageIndex::make_dense(std::size_t page) noexcept {
 }
 
 void PageIndex::make_sparse(std::size_t page, DensePage* table) noexcept {
-  if (counts_[page] == 0) {  // cannot happen while kSparseAt_count > 0, but an empty table has no first
-    entries_[page] = 0;
-    unmark(page);
-  } else {
-    entries_[page] = reinterpret_cast<std::uintptr_t>(table->first());
-  }
+  static_assert(kSparseAt_count != 0, "an empty table has no first");
+  entries_[page] = reinterpret_cast<std::uintptr_t>(table->first());
   (table->previous != nullptr ? table->previous->next : first_dense_) = table->next;
   if (table->next != nullptr) table->next->previous = table->previous;
   delete table;
