@@ -30,8 +30,8 @@ std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
   const std::uint64_t spare_bytes = device.spare_bytes();
   const std::uint64_t third_bytes = device.spare_now_bytes() / kDeferredShare;
   const bool can_move =
-      std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
-  if (unpooled_ || !can_move) return third_bytes;
+      std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled != nullptr && home->pooled->can_move(); });
+  if (!can_move) return third_bytes;
   const std::uint64_t most_bytes = saturating_sub(spare_bytes, kept_bytes(device));
   const std::uint64_t not_live_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
   const std::uint64_t quarter_bytes = not_live_bytes / kNotLiveShare;

@@ -18,8 +18,7 @@ class Backlog {
  public:
   static constexpr std::uint64_t kAheadOfSteps = 2;  ///< a job that makes steps may have so many times ahead_bytes()
 
-  /// `unpooled`: every block is a driver call of its own.
-  Backlog(const ContextPools& homes, bool unpooled) : homes_(homes), unpooled_(unpooled) {}
+  explicit Backlog(const ContextPools& homes) : homes_(homes) {}
 
   /// At how many bytes the open batch of frees becomes an epoch. The more is without an event, the more the next miss cannot wait for; but where each
   /// batch is one large block, each free would cost an event. Where one block after the other is allocated and freed on an idle GPU nobody waits for
@@ -102,7 +101,6 @@ class Backlog {
   static constexpr std::uint64_t kTrifleShare = 8;
 
   const ContextPools& homes_;
-  const bool unpooled_;
   std::uint64_t moved_at_ = 0;         ///< how many allocations there had been when pages last had to be moved; 0: never
   std::uint32_t idle_epochs_ = 0;      ///< how many of the newest epochs in a row note_idle() was told of, with one size
   std::uint64_t idle_size_bytes_ = 0;  ///< that size

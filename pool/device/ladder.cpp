@@ -56,7 +56,7 @@ const Ladder::Rung Ladder::kRungs[23] = {
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},
     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
-    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole_largest_first},
+    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole},
     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere_at_leisure},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines},
@@ -109,7 +109,7 @@ Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
       allocator != nullptr && allocator->can_move() && !pool.device_.disabled && allocator->fit_bytes(pool.device_, attempt.request.bytes) != 0;
   attempt.request.may_strand = true;
   attempt.has_hole = is_refused;
-  if (!is_refused || pool.unpooled_ || pool.capturing() || attempt.request.stream.identity != 0) return nullptr;
+  if (!is_refused || pool.capturing() || attempt.request.stream.identity != 0) return nullptr;
   Mover mover(pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->crack(pool.device_, *attempt.home, attempt.request);
   mover.has_more = grown.ok();
@@ -118,7 +118,7 @@ Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
 }
 
 /// The hole that `hole` has refused.
-Climbed Ladder::any_hole_largest_first(DevicePool& pool, Attempt& attempt) { return attempt.has_hole ? hole(pool, attempt) : Climbed(nullptr); }
+Climbed Ladder::any_hole(DevicePool& pool, Attempt& attempt) { return attempt.has_hole ? hole(pool, attempt) : Climbed(nullptr); }
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
@@ -188,8 +188,7 @@ Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
 /// Not for a request in stream order, which natively never waits.
 Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const DeviceAllocator* allocator = attempt.home->pooled.get();
-  if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_)
-    return nullptr;
+  if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled) return nullptr;
   if (pool.backlog_.may_grow_freely(pool.device_)) return nullptr;
   Error error{};
   const bool is_more = pool.deferral_.await_frees(pool.device_, attempt.context, {.least_bytes = attempt.request.bytes}, &error);
@@ -212,20 +211,21 @@ Climbed Ladder::elsewhere_at_leisure(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::idle_lanes(DevicePool& pool, Attempt& attempt) {
-  if (attempt.home->pooled == nullptr || pool.unpooled_ || pool.device_.disabled) return nullptr;
+  if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
   return pool.stream_frees_.open_idle_lanes(pool.device_, *attempt.home, attempt.request) ? hole(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   ContextPool& home = *attempt.home;
-  DeviceAllocator* allocator = home.pooled.get();
-  if (pool.unpooled_) allocator = &home.natives;
-  if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
-  if (pool.policy_ == config::Policy::async) pool.orphans_.free_left(pool.device_, false);
-  if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.giving_back_.release(pool.device_, &home, kEverything_bytes);
+  if (pool.device_.disabled && !pool.unpooled_) return nullptr;
+  DeviceAllocator* const allocator = pool.unpooled_ ? &home.natives : home.pooled.get();
+  if (pool.policy_ == config::Policy::async) {
+    pool.orphans_.free_left(pool.device_, false);
+    if (home.natives.has_waiting()) pool.giving_back_.release(pool.device_, &home, kEverything_bytes);
+  }
   // As natively, where what was freed is the driver's already.
   const bool is_possible = attempt.request.bytes <= pool.device_.total_bytes;
-  const std::uint64_t exchange_bytes = pool.unpooled_ || !is_possible ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
+  const std::uint64_t exchange_bytes = is_possible ? allocator->exchange_bytes(pool.device_, attempt.request.bytes) : 0;
   if (exchange_bytes != 0 && pool.giving_back_.may_release(pool.device_)) pool.giving_back_.release(pool.device_, &home, exchange_bytes);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // new memory is in no lane, and the lane may be another stream's when the driver returns
@@ -256,7 +256,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
-  if (attempt.home->pooled == nullptr || pool.device_.disabled || pool.unpooled_) return nullptr;
+  if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
   AllocationRequest request = attempt.request;
   request.lane = 0;
   Mover mover(pool.moves_);

@@ -21,7 +21,7 @@ struct Ladder {
   static Climbed better(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed crack(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed any_hole_largest_first(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed any_hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire_for_all(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed ask(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
