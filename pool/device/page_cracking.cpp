@@ -129,16 +129,14 @@ void PageHeap::plan_pieces(Supply& supply, const Handle& handle, std::uint64_t n
 void PageHeap::crack(DeviceState& device, Supply& supply) {
   if (supply.cracked.bytes == 0) return;
   std::size_t made = 0;
-  const auto make = [&](std::size_t until) {
-    for (; made < until; ++made)
-      if (!create_one(device, supply, supply.pieces[made])) return false;
-    return true;
+  const auto make_rest = [&] {
+    while (made < supply.pieces.size() && create_one(device, supply, supply.pieces[made])) ++made;
   };
-  const bool has_room = supply.room_bytes >= supply.cracked.bytes && make(supply.pieces.size());
+  if (supply.room_bytes >= supply.cracked.bytes) make_rest();
   if (memory_->release(supply.cracked.id) == CUDA_SUCCESS) {
     supply.is_cracked = true;
     device.limit.refund(supply.cracked.bytes);
-    if (!has_room) make(supply.pieces.size());
+    make_rest();
   } else {
     supply.handles.push_back(supply.cracked);  // after the pieces, if there are any
     supply.handle_bytes += supply.cracked.bytes;

@@ -31,9 +31,7 @@ Result<Growth> PageHeap::crack(DeviceState& device, ContextPool& home, const All
   if (supplying_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
   const Status status = supply_bytes(device, home, request.bytes, Source::crack);
   if (!status.ok()) return status.error();
-  AllocationRequest again = request;
-  again.may_strand = true;
-  return Growth{allocate(device, again), false};
+  return Growth{allocate(device, request), false};
 }
 
 bool PageHeap::is_stalled(DeviceState& device) const {
@@ -284,7 +282,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   unmap_runs(device, supply.runs, &supply.error);
   for (const Run& run : supply.runs) {
     for (const Handle& handle : run.handles) {
-      const bool is_to_crack = supply.cracked.bytes != 0 && handle.id == supply.cracked.id;
+      const bool is_to_crack = handle.id == supply.cracked.id;
       if (is_to_crack && !run.is_unmapped) supply.cracked = {};
       if (is_to_crack || !run.is_unmapped) continue;
       supply.handles.push_back(handle);

@@ -95,12 +95,12 @@ class StepEnds {
     if (!is_height || rise_bytes < least_bytes || now.blocks < low_.blocks + kLeastBlocks || allocations < begun_at_ + kLeastAllocations)
       return false;
     const std::uint64_t known_rise_bytes = saturating_sub(peak_bytes, known_low_bytes_);
-    const bool is_as_low = known_low_bytes_ == kNone || low_.bytes <= known_low_bytes_ + known_rise_bytes / kNearPeak;
+    const bool is_as_low = low_.bytes <= known_low_bytes_ + known_rise_bytes / kNearPeak;
     return is_as_low || allocations - begun_at_ >= kPatience * step_allocations_;
   }
 
   Live low_{kNone, 0};                     ///< the lowest since the last height
-  std::uint64_t known_low_bytes_ = kNone;  ///< the lowest before the last height
+  std::uint64_t known_low_bytes_ = kNone;  ///< the lowest before the last height; kNone: any low is as low
   std::uint64_t begun_at_ = 0;             ///< when the last height was, in allocations
   std::uint64_t step_allocations_ = 0;     ///< allocations between the last two heights
   std::uint64_t repeated_peak_bytes_ = 0;
