@@ -20,8 +20,8 @@ namespace cupool::device {
 class StepEnds {
  public:
   static constexpr std::uint64_t kNearPeak = 4;  ///< a height is within this part of the rise below the peak, and a low within it above the last low
-  static constexpr std::uint64_t kLeastAllocations = 8;  ///< allocations in a step: a single block that comes and goes makes none
-  static constexpr std::uint64_t kLeastBlocks = 4;       ///< blocks that are live at its height beyond those at its low
+  static constexpr std::uint64_t kLeastAllocations = 8;  ///< allocations in a step: its end may cost an event
+  static constexpr std::uint64_t kLeastBlocks = 4;       ///< live at its height beyond those at its low: a block that comes and goes makes none
   static constexpr std::uint64_t kUpShare = 8;           ///< what is live is up when no more than this part is missing to the peak,
   static constexpr std::uint64_t kDownShare = 4;         ///< and down when at least this part is missing
   static constexpr std::uint64_t kTrifleShare = 16;      ///< less than this part of a peak is a trifle beside it

@@ -44,6 +44,31 @@ TEST_CASE("magazines: peaks are exact") {
   CHECK(rig.live().fragmentation.at_peak_live_bytes.load() == peak_bytes);
 }
 
+TEST_CASE("magazines: the most bytes, the most that was asked for and the most blocks are each exact where that one alone is new") {
+  struct Case {
+    std::size_t first_bytes;  ///< asked for in each block of the first peak, and how many those are
+    std::size_t first_blocks;
+    std::size_t bytes;  ///< likewise of the second one
+    std::size_t blocks;
+  };
+  const Case one = GENERATE(Case{512, 200, 5633, 18}, Case{1, 200, 6144, 4}, Case{kMiB, 1, 512, 20});
+  Rig rig(device_of("4GiB"));
+  std::vector<CUdeviceptr> live;
+  for (std::size_t i = 0; i < one.first_blocks; ++i) live.push_back(rig.allocate(one.first_bytes));
+  free_them(rig, live);
+  std::vector<CUdeviceptr> ring(1, 0);
+  churn(rig, ring, one.bytes, 2000);  // its rack has several of them by now
+  free_them(rig, ring);
+  live.clear();
+  for (std::size_t i = 0; i < one.blocks; ++i) live.push_back(rig.allocate(one.bytes));
+  free_them(rig, live);
+  const auto most = [](std::size_t first, std::size_t second) { return std::max(first, second); };
+  CHECK(peak(rig.counters().live_bytes) == most(one.first_blocks * align_up(one.first_bytes, 512), one.blocks * align_up(one.bytes, 512)));
+  CHECK(peak(rig.counters().requested_bytes) == most(one.first_blocks * one.first_bytes, one.blocks * one.bytes));
+  CHECK(peak(rig.counters().live_blocks) == most(one.first_blocks, one.blocks));
+  CHECK(rig.pools().check() == "");
+}
+
 namespace {
 /// Threads that go through phases together: in each, every thread brings the number of its blocks to a wanted one. Numbers of a phase only grow or
 /// only fall, so what lives at its end is a peak or there is none in it.

@@ -73,7 +73,7 @@ TEST_CASE("step ends: a program of which nothing stays has them too") {
 TEST_CASE("step ends: where more lives than at the end of the last step, none until that is known") {
   Program program;
   program.allocate(64 * kMiB);
-  for (int i = 0; i < 3; ++i) program.step(12, 16 * kMiB);
+  for (int i = 0; i < 20; ++i) program.step(12, 16 * kMiB);
   for (int i = 0; i < 12; ++i) program.allocate(16 * kMiB);  // the optimizer's state
   CHECK(program.step(12, 16 * kMiB) == -1);
   int steps = 0;
@@ -105,6 +105,18 @@ TEST_CASE("step ends: nor is one of little memory") {
   Program program;
   program.allocate(64 * kMiB);
   for (int i = 0; i < 100; ++i) CHECK(program.step(16, 64 * kKiB) == -1);
+}
+
+TEST_CASE("step ends: a few blocks that go round end one in two rounds, since each end may cost an event") {
+  Program program;
+  program.allocate(64 * kMiB);
+  int ends = 0;
+  for (int round = 0; round < 100; ++round) {
+    for (int i = 0; i < 4; ++i) program.allocate(16 * kMiB);
+    for (int i = 0; i < 4; ++i) ends += program.free(16 * kMiB) ? 1 : 0;
+  }
+  CHECK(ends >= 40);
+  CHECK(ends <= 50);
 }
 
 TEST_CASE("step ends: a dip on the way is none") {
