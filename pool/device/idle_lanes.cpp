@@ -27,7 +27,7 @@ bool StreamFrees::open_idle_lanes(DeviceState& device, ContextPool& home, const 
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
   std::size_t count = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries())
-    if (entry.identity != request.stream.identity && !entry.busy && home.pooled->lane_bytes(entry.lane) >= request.bytes / kIdleLaneShare + 1)
+    if (entry.identity != request.stream.identity && home.pooled->lane_bytes(entry.lane) >= request.bytes / kIdleLaneShare + 1)
       identities[count++] = entry.identity;
   bool is_more = false;
   for (std::size_t i = 0; i < count && home.context != nullptr; ++i)

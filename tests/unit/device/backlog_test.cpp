@@ -181,6 +181,25 @@ TEST_CASE("what lies in a stream's lane when the program waits for that stream i
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("what the only stream had freed when the program waited for it is a plain allocation's, with no event; what came in later is not") {
+  RigOptions options = device_of("64GiB");
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 256 * kMiB), late = rig.on(stream, 256 * kMiB);
+  rig.free_on(block, stream);
+  rig.pools().after_stream_wait(rig.context(), name_of(stream).identity, rig.pools().lane_fills(rig.context()));
+  const bool comes_late = GENERATE(false, true);
+  if (comes_late) rig.free_on(late, stream);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+  const std::uint64_t events = events_asked_for();
+  rig.allocate(256 * kMiB);
+  CHECK((now(rig.counters().reserved_bytes) == reserved_bytes) != comes_late);
+  CHECK((events_asked_for() == events) != comes_late);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("what one stream frees is another's once its work is over, and not before; and a plain allocation's") {
   RigOptions options = device_of("64GiB");
   options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);

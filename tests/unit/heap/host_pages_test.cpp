@@ -85,6 +85,27 @@ TEST_CASE("host pages: a hole with room for the block on a page is taken before 
   }
 }
 
+TEST_CASE("host pages: a tight hole in which the block begins on one anyway is taken as it is") {
+  HostPages some(16 * kMiB);
+  Extent* tight = some.allocate(2 * kMiB);
+  CHECK(some.place(512) == 2 * kMiB);
+  some.heap.free(tight);
+  CHECK(some.place(2 * kMiB) == 0);
+}
+
+TEST_CASE("host pages: a lane's own hole is taken before everybody's, on a page or not; of everybody's one with room for that") {
+  constexpr std::uint64_t kTight_bytes = 2 * kMiB + 512;
+  HostPages some(16 * kMiB);
+  CHECK(some.place(512) == 0);
+  Extent* tight = some.allocate(kTight_bytes);
+  CHECK(some.place(512) == 512 + kTight_bytes);
+  const std::uint32_t lane = some.heap.add_lane();
+  const bool is_its_own = GENERATE(true, false);
+  some.heap.free(tight, is_its_own ? lane : 0);
+  const Extent* block = some.heap.allocate(2 * kMiB, lane, 0, kOnHostPages);
+  CHECK(block->address == (is_its_own ? kBase + 512 : align_up(kBase + 1024 + kTight_bytes, kPage)));
+}
+
 TEST_CASE("host pages: whatever comes and goes, only a heap without a page to begin on lays a block elsewhere") {
   const auto seed = GENERATE(1U, 2U, 3U, 4U);
   std::mt19937 random(seed);
