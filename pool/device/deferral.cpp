@@ -65,10 +65,15 @@ void Deferral::note_withheld(const Extent& extent) {
   withheld_bytes_ = before_bytes + info_of(extent).allocator->withheld_bytes(extent);
 }
 
+/// Is there anything in the open batch, and can it get an event?
+bool Deferral::may_close(const DeviceState& device) const {
+  const PoolServices& services = device.services;
+  return !deferred_.batch_is_empty() && !services.gate.capturing() && services.may_call_driver() && !device.disabled && services.has_context_events();
+}
+
 Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closing, Look* look) {
   if (!device.services.gate.capturing()) deferred_.reopen_over_natively();
-  if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
-  if (!device.services.has_context_events()) return {};
+  if (!may_close(device)) return {};
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: the blocks stay in the open batch
   Epoch* const older = look != nullptr ? deferred_.oldest_to_ask() : nullptr;
@@ -144,9 +149,7 @@ bool Deferral::retire_if_over(DeviceState& device, Epoch* epoch, const FenceResu
 }
 
 bool Deferral::retire_batch_if_idle(DeviceState& device, CUcontext asking, Error* error) {
-  if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled || unpooled_)
-    return false;
-  if (!device.services.has_context_events()) return false;
+  if (unpooled_ || !may_close(device)) return false;
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return false;
   FenceResult result;

@@ -125,6 +125,7 @@ class Deferral {
 
   // deferral.cpp
   static heap::Extent* recycle_as_run(DeviceState& device, heap::Extent* run, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
+  bool may_close(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   bool retire_if_over(DeviceState& device, Epoch* epoch, const FenceResult& result, Error* error) CUPOOL_REQUIRES(device.lock);
   static FenceResult synchronise_reachable(DeviceState& device, CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device.lock);
   bool look_further(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);

@@ -35,18 +35,18 @@ void Batch::remove(Extent* extent) {
 }
 
 void Batch::prepend(Batch& other) {
-  while (Parcel* parcel = other.parcels) {
-    other.parcels = parcel->next;
-    other.count -= parcel->count;
-    other.bytes -= parcel->bytes;
-    push(parcel);
-  }
-  if (other.first == nullptr) return;
-  other.last->bin_next = first;
-  (first != nullptr ? first->bin_previous : last) = other.last;
-  first = other.first;
   count += other.count;
   bytes += other.bytes;
+  while (Parcel* parcel = other.parcels) {
+    other.parcels = parcel->next;
+    parcel->next = parcels;
+    parcels = parcel;
+  }
+  if (other.first != nullptr) {
+    other.last->bin_next = first;
+    (first != nullptr ? first->bin_previous : last) = other.last;
+    first = other.first;
+  }
   other = Batch{};
 }
 
