@@ -286,7 +286,7 @@ inline void Magazine::count_free(const heap::Extent& extent) {
 inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);
-  if (context == nullptr || freed_count == kMostFrees) return false;
+  if (context == nullptr) return false;
   const PoolServices& services = around.services;
   if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || !services.has_context_events()) return false;
   heap::Extent* extent = table->find(address);

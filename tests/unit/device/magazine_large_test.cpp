@@ -45,6 +45,20 @@ TEST_CASE("magazines: large sizes are the thread's own business on a device of 2
   }
 }
 
+TEST_CASE("magazines: a thread has freed no more blocks than its list holds without telling the device, and of large ones a quarter of that") {
+  const auto [bytes, most_frees] = GENERATE(table<std::size_t, std::uint64_t>(
+      {std::tuple{std::size_t{512}, device::Magazine::kMostFrees}, std::tuple{64 * kKiB, device::Magazine::kMostFreesWithLarge}}));
+  Rig rig(device_of("64GiB"));
+  std::vector<CUdeviceptr> ring(600, 0);
+  churn(rig, ring, bytes, 6000);
+  std::uint64_t most = 0;
+  for (const CUdeviceptr block : ring) {
+    rig.free(block);
+    most = std::max(most, untold_deferred_bytes(rig) / bytes);
+  }
+  CHECK(most == most_frees);
+}
+
 TEST_CASE("magazines: large blocks of many sizes make room for each other, and all come back") {
   Rig rig(roomy());
   std::mt19937_64 random(11);
