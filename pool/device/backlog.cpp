@@ -30,8 +30,8 @@ std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
   const std::uint64_t spare_bytes = device.spare_bytes();
   const std::uint64_t third_bytes = device.spare_now_bytes() / kDeferredShare;
   const bool can_move =
-      std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled != nullptr && home->pooled->can_move(); });
-  if (!can_move) return third_bytes;
+      std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
+  if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = saturating_sub(spare_bytes, kept_bytes(device));
   const std::uint64_t not_live_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
   const std::uint64_t quarter_bytes = not_live_bytes / kNotLiveShare;
@@ -59,16 +59,19 @@ bool Backlog::makes_steps(const DeviceState& device) const {
 
 std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const { return std::max(kLeastAhead_bytes, kAheadOfLive * device.peak_live_bytes()); }
 
-std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
+std::uint64_t Backlog::step_room_bytes(const DeviceState& device, bool has_been_made) const {
   const observe::Counters& counters = device.live.counters;
   const std::uint64_t peak_bytes = device.peak_live_bytes();
   const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.highest(), peak_bytes / kStepRoomShare);
   const std::uint64_t reserved_bytes = counters.reserved_bytes.now();
   const std::uint64_t spare_bytes = saturating_sub(device.room_bytes(), peak_bytes / kKeptShareOfKnown);
   const std::uint64_t plenty_bytes = saturating_sub(device.room_bytes(), peak_bytes / kStepPlentyShare);
+  const std::uint64_t plenty_part_bytes = plenty_bytes / kSecondStepPart;
   std::uint64_t wanted_bytes = peak_bytes + waited_bytes + std::min({peak_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
-  if (device.steps.has_fallen_once_at_most())
-    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min(waited_bytes, plenty_bytes / kSecondStepPart));
+  const std::uint64_t margin_bytes = std::max(std::min(waited_bytes, reserved_bytes / kStepMarginShare), kLeastStepMargin_bytes);
+  if (!has_been_made) wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min(margin_bytes, plenty_part_bytes));
+  if (device.steps.has_fallen_once_at_most() && (!has_been_made || waited_bytes >= peak_bytes / kStepMuchShare))
+    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min(waited_bytes, plenty_part_bytes));
   return std::min({saturating_sub(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
 }
 

@@ -18,7 +18,8 @@ class Backlog {
  public:
   static constexpr std::uint64_t kAheadOfSteps = 2;  ///< a job that makes steps may have so many times ahead_bytes()
 
-  explicit Backlog(const ContextPools& homes) : homes_(homes) {}
+  /// `unpooled`: every block is a driver call of its own.
+  Backlog(const ContextPools& homes, bool unpooled) : homes_(homes), unpooled_(unpooled) {}
 
   /// At how many bytes the open batch of frees becomes an epoch. The more is without an event, the more the next miss cannot wait for; but where each
   /// batch is one large block, each free would cost an event. Where one block after the other is allocated and freed on an idle GPU nobody waits for
@@ -46,11 +47,11 @@ class Backlog {
   /// On pages: may blocks lie anywhere? Yes while so much is spare that they are in nobody's way, and no pages had to be moved for the last
   /// allocations: moving takes several driver calls, where a wait takes one.
   bool may_scatter(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// The first step of the job has come again: how much more than it has the pool should take now, for what lives in the next steps and for what
-  /// waits in them. A little more than that where enough is left, because what waits lies in other places in each step. After the very second step
-  /// as much again as waits, beyond what the pool already holds: a job whose first steps differ learns from its third one on only, and that one is to
-  /// call the driver for nothing.
-  std::uint64_t step_room_bytes(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
+  /// A step of the job has ended: how much more than it has the pool should take now, for what lives in the next steps and for what waits in them. A
+  /// little more than that where enough is left, because what waits lies in other places in each step. After the very second step as much again as
+  /// waits, beyond what the pool already holds: a job whose first steps differ learns from its third one on only, and that one is to call the driver
+  /// for nothing. `has_been_made`: for that peak, or the pool has not grown since it last was.
+  std::uint64_t step_room_bytes(const DeviceState& device, bool has_been_made) const CUPOOL_REQUIRES(device.lock);
   /// A miss asks: may the pool have what the program needs, and has the miss only come at a bad moment, just before the GPU is done with it? Then it
   /// is worth asking the GPU. That costs an event, and a look that may be in vain, so the right to ask comes with time: a job that repeats itself is
   /// kept as small as its first step, while a program that allocates and frees all the time makes the pool grow, so that many frees share an event.
@@ -88,7 +89,10 @@ class Backlog {
   static constexpr std::uint64_t kStepRoomShare = 2;
   static constexpr std::uint64_t kStepMarginShare = 16;
   static constexpr std::uint64_t kStepPlentyShare = 5;
-  // And after the very second step: as much as waits again, beyond what the pool holds, at most this part of what is left beyond that.
+  // Where the peak is new, that margin and no less than this also beyond what the pool holds, and after the very second step as much as waits (where
+  // room has been made already, if that is this part of the peak): at most this part of what is left beyond that.
+  static constexpr std::uint64_t kLeastStepMargin_bytes = 128 * kMiB;
+  static constexpr std::uint64_t kStepMuchShare = 4;
   static constexpr std::uint64_t kSecondStepPart = 8;
   // ahead_bytes(): so many times the most that was ever live, and no less than this.
   static constexpr std::uint64_t kAheadOfLive = 4;
@@ -101,6 +105,7 @@ class Backlog {
   static constexpr std::uint64_t kTrifleShare = 8;
 
   const ContextPools& homes_;
+  const bool unpooled_;
   std::uint64_t moved_at_ = 0;         ///< how many allocations there had been when pages last had to be moved; 0: never
   std::uint32_t idle_epochs_ = 0;      ///< how many of the newest epochs in a row note_idle() was told of, with one size
   std::uint64_t idle_size_bytes_ = 0;  ///< that size

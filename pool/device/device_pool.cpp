@@ -16,7 +16,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
     : device_(services, ordinal, live, total_bytes, limit_bytes),
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
-      backlog_(homes_),
+      backlog_(homes_, unpooled_),
       magazines_(device_, homes_, deferred_, backlog_, shortage_, unpooled_),
       figures_(homes_, magazines_),
       driver_blocks_(magazines_, figures_),

@@ -282,7 +282,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   unmap_runs(device, supply.runs, &supply.error);
   for (const Run& run : supply.runs) {
     for (const Handle& handle : run.handles) {
-      const bool is_to_crack = handle.id == supply.cracked.id;
+      const bool is_to_crack = supply.cracked.bytes != 0 && handle.id == supply.cracked.id;
       if (is_to_crack && !run.is_unmapped) supply.cracked = {};
       if (is_to_crack || !run.is_unmapped) continue;
       supply.handles.push_back(handle);

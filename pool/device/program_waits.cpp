@@ -1,6 +1,7 @@
 // Where the program waits for the GPU, ends a step of its job or is about to capture: what it freed before gets an event there, and what is over
 // becomes free.
 #include <new>
+#include <utility>
 
 #include "pool/device/device_pool.hpp"
 
@@ -45,12 +46,18 @@ bool DevicePool::ends_step(bool waits_natively) {
          may_call_driver();
 }
 
-/// Brings memory for the steps to come when the first step repeats itself: besides what is live they need what waits for the GPU, wherever that lies
-/// by then. Brought now, none of them calls the driver. A little more is brought where that leaves enough, since blocks lie in other places in each
-/// step. Once for each peak, in a free that natively would have waited; not where memory is short, or goes back above a threshold.
+/// Brings memory for the steps to come where one ends that has come higher than all before, or as high for the second time: besides what is live they
+/// need what waits for the GPU, wherever that lies by then. Brought now, none of them calls the driver. A little more is brought where that leaves
+/// enough, since blocks lie in other places in each step. Once for each peak, but in the job's second step; in a free that natively would have waited;
+/// not where memory is short, or goes back above a threshold.
 void DevicePool::make_room_for_steps(ContextPool& home) {
-  if (device_.steps.repeats() != 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
-  const std::uint64_t bytes = backlog_.step_room_bytes(device_);
+  if (device_.steps.repeats() > 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
+  const bool is_old_peak = std::exchange(roomy_peak_bytes_, device_.peak_live_bytes()) == device_.peak_live_bytes();
+  if (is_old_peak && !device_.steps.has_fallen_once_at_most()) return;
+  const observe::Gauge& reserved_bytes = device_.live.counters.reserved_bytes;
+  const bool has_been_made = is_old_peak || reserved_bytes.now() <= roomy_reserved_bytes_;
+  const std::uint64_t bytes = backlog_.step_room_bytes(device_, has_been_made);
+  roomy_reserved_bytes_ = reserved_bytes.now();
   if (bytes < device_.least_early_bytes() || !DriverFree::is_current(device_)) return;
   const PinnedContext pinned(device_.services.contexts, &home, home.context);  // the lock was let go of, so the context may have ended
   if (!pinned || home.pooled == nullptr) return;
@@ -59,6 +66,7 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
     mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
   } catch (const std::bad_alloc&) {  // the free that this is part of is done
   }
+  roomy_reserved_bytes_ = reserved_bytes.now();
 }
 
 /// A capture is about to begin. What was freed before gets its events now: during a capture they can be queried, but none can be recorded.

@@ -25,6 +25,7 @@ class StepEnds {
   static constexpr std::uint64_t kUpShare = 8;           ///< what is live is up when no more than this part is missing to the peak,
   static constexpr std::uint64_t kDownShare = 4;         ///< and down when at least this part is missing
   static constexpr std::uint64_t kTrifleShare = 16;      ///< less than this part of a peak is a trifle beside it
+  static constexpr std::uint64_t kEndShare = 64;         ///< a step ends when no more than this part of its rise lives beyond the last low
   static constexpr std::uint64_t kPatience = 2;          ///< after this many times the allocations of the last step any low ends one
 
   struct Live {
@@ -51,7 +52,7 @@ class StepEnds {
       begun_at_ = allocations;
       ++repeats_;
       known_low_bytes_ = low_.bytes;
-      below_bytes_.store(known_low_bytes_ + 1, std::memory_order_relaxed);
+      below_bytes_.store(known_low_bytes_ + saturating_sub(peak_bytes, known_low_bytes_) / kEndShare + 1, std::memory_order_relaxed);
     }
     if (is_low || now.bytes >= peak_bytes) low_ = now;  // above all before: it has not come down since
   }
@@ -73,7 +74,8 @@ class StepEnds {
   /// What is live has come down, by several blocks, from a peak that was no trifle beside the last one.
   bool has_come_down(std::uint64_t peak_bytes) const { return step_fall_bytes_ != 0 && step_fall_bytes_ >= peak_bytes / kTrifleShare; }
 
-  /// A step ends when less than this is live; 0: none is under way. Readable by every thread.
+  /// A step ends when less than this is live: what some leave to the next (a loss, a batch) is no obstacle. 0: none is under way. Readable by every
+  /// thread.
   std::uint64_t below_bytes() const { return below_bytes_.load(std::memory_order_relaxed); }
 
   /// Call after a free: has it ended a step?

@@ -82,6 +82,16 @@ TEST_CASE("step ends: where more lives than at the end of the last step, none un
   CHECK(program.step(12, 16 * kMiB) == 12);
 }
 
+TEST_CASE("step ends: where each step leaves a little more, too") {
+  Program program;
+  for (int i = 0; i < 20; ++i) program.allocate(64 * kMiB);
+  program.step(12, 16 * kMiB);
+  for (int i = 0; i < 10; ++i) {
+    program.allocate(kMiB);
+    CHECK(program.step(12, 16 * kMiB) == 12);
+  }
+}
+
 TEST_CASE("step ends: where less lives from now on, the next step ends there") {
   Program program;
   for (int i = 0; i < 8; ++i) program.allocate(32 * kMiB);
