@@ -50,7 +50,7 @@ class Backlog {
   /// A step of the job has ended: how much more than it has the pool should take now, for what lives in the next steps and for what waits in them. A
   /// little more than that where enough is left, because what waits lies in other places in each step. After the very second step as much again as
   /// waits, beyond what the pool already holds: a job whose first steps differ learns from its third one on only, and that one is to call the driver
-  /// for nothing. `has_been_made`: for that peak, or the pool has not grown since it last was.
+  /// for nothing. `has_been_made`: for the same peak, when a step last ended.
   std::uint64_t step_room_bytes(const DeviceState& device, bool has_been_made) const CUPOOL_REQUIRES(device.lock);
   /// A miss asks: may the pool have what the program needs, and has the miss only come at a bad moment, just before the GPU is done with it? Then it
   /// is worth asking the GPU. That costs an event, and a look that may be in vain, so the right to ask comes with time: a job that repeats itself is
@@ -89,9 +89,10 @@ class Backlog {
   static constexpr std::uint64_t kStepRoomShare = 2;
   static constexpr std::uint64_t kStepMarginShare = 16;
   static constexpr std::uint64_t kStepPlentyShare = 5;
-  // Where the peak is new, that margin and no less than this also beyond what the pool holds, and after the very second step as much as waits (where
-  // room has been made already, if that is this part of the peak): at most this part of what is left beyond that.
+  // Where the peak is new, that margin and no less than this also beyond what the pool holds, up to this part more than lived and waited at most; and after the very
+  // second step as much as waits (where room has been made already, if that is this part of the peak). At most this part of what is left beyond that.
   static constexpr std::uint64_t kLeastStepMargin_bytes = 128 * kMiB;
+  static constexpr std::uint64_t kMostStepMarginShare = 4;
   static constexpr std::uint64_t kStepMuchShare = 4;
   static constexpr std::uint64_t kSecondStepPart = 8;
   // ahead_bytes(): so many times the most that was ever live, and no less than this.

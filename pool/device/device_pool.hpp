@@ -258,8 +258,7 @@ class DevicePool {
   Refusals refusals_ CUPOOL_GUARDED_BY(device_.lock);
   MakingRoom making_room_;  ///< each of its calls says which lock it needs
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::uint64_t roomy_peak_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;         ///< the peak when make_room_for_steps() was last called,
-  std::uint64_t roomy_reserved_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;     ///< and what the pool held after it
+  std::uint64_t roomy_peak_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;         ///< the peak when make_room_for_steps() was last called
   std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shortened after each wait in vain
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< free bytes when CUPOOL_RELEASE_THRESHOLD was last checked after a wait
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions whose flag is to be cleared

@@ -52,12 +52,9 @@ bool DevicePool::ends_step(bool waits_natively) {
 /// not where memory is short, or goes back above a threshold.
 void DevicePool::make_room_for_steps(ContextPool& home) {
   if (device_.steps.repeats() > 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
-  const bool is_old_peak = std::exchange(roomy_peak_bytes_, device_.peak_live_bytes()) == device_.peak_live_bytes();
-  if (is_old_peak && !device_.steps.has_fallen_once_at_most()) return;
-  const observe::Gauge& reserved_bytes = device_.live.counters.reserved_bytes;
-  const bool has_been_made = is_old_peak || reserved_bytes.now() <= roomy_reserved_bytes_;
+  const bool has_been_made = std::exchange(roomy_peak_bytes_, device_.peak_live_bytes()) == device_.peak_live_bytes();
+  if (has_been_made && !device_.steps.has_fallen_once_at_most()) return;
   const std::uint64_t bytes = backlog_.step_room_bytes(device_, has_been_made);
-  roomy_reserved_bytes_ = reserved_bytes.now();
   if (bytes < device_.least_early_bytes() || !DriverFree::is_current(device_)) return;
   const PinnedContext pinned(device_.services.contexts, &home, home.context);  // the lock was let go of, so the context may have ended
   if (!pinned || home.pooled == nullptr) return;
@@ -66,7 +63,6 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
     mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
   } catch (const std::bad_alloc&) {  // the free that this is part of is done
   }
-  roomy_reserved_bytes_ = reserved_bytes.now();
 }
 
 /// A capture is about to begin. What was freed before gets its events now: during a capture they can be queried, but none can be recorded.
