@@ -69,9 +69,10 @@ std::uint64_t Backlog::step_room_bytes(const DeviceState& device, bool has_been_
   const std::uint64_t plenty_part_bytes = plenty_bytes / kSecondStepPart;
   std::uint64_t wanted_bytes = peak_bytes + waited_bytes + std::min({peak_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
   if (!has_been_made) {
-    const std::uint64_t margin_bytes = std::max(std::min(waited_bytes, reserved_bytes / kStepMarginShare), kLeastStepMargin_bytes);
+    const std::uint64_t least_bytes = std::min(kLeastStepMargin_bytes, peak_bytes / kMostStepMarginShare);
+    const std::uint64_t margin_bytes = std::max(std::min(waited_bytes, reserved_bytes / kStepMarginShare), least_bytes);
     const std::uint64_t taken_bytes = peak_bytes + counters.deferred_bytes.highest();
-    const std::uint64_t most_bytes = taken_bytes + taken_bytes / kMostStepMarginShare + kLeastStepMargin_bytes;
+    const std::uint64_t most_bytes = taken_bytes + taken_bytes / kMostStepMarginShare + least_bytes;
     wanted_bytes = std::max(wanted_bytes, std::min(reserved_bytes + std::min(margin_bytes, plenty_part_bytes), most_bytes));
   }
   if (device.steps.has_fallen_once_at_most() && (!has_been_made || waited_bytes >= peak_bytes / kStepMuchShare))

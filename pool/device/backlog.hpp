@@ -89,8 +89,9 @@ class Backlog {
   static constexpr std::uint64_t kStepRoomShare = 2;
   static constexpr std::uint64_t kStepMarginShare = 16;
   static constexpr std::uint64_t kStepPlentyShare = 5;
-  // Where the peak is new, that margin and no less than this also beyond what the pool holds, up to this part more than lived and waited at most; and after the very
-  // second step as much as waits (where room has been made already, if that is this part of the peak). At most this part of what is left beyond that.
+  // Where the peak is new, that margin, and no less than this or the next part of the peak, also beyond what the pool holds, up to that part more than
+  // lived and waited at most; and after the very second step as much as waits (where room has been made already, if that is this part of the peak). At
+  // most this part of what is left beyond that.
   static constexpr std::uint64_t kLeastStepMargin_bytes = 128 * kMiB;
   static constexpr std::uint64_t kMostStepMarginShare = 4;
   static constexpr std::uint64_t kStepMuchShare = 4;
