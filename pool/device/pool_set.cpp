@@ -494,7 +494,10 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context, captures_before);
   impl_->stamp_late();  // what its streams had freed is over
-  impl_->for_each_pool([&](DevicePool& pool) { pool.forget_driver_blocks(context, blocks_before); });
+  impl_->for_each_pool([&](DevicePool& pool) {
+    pool.forget_driver_blocks(context, blocks_before);
+    if (home == nullptr || &pool != &home->pool) pool.other_context_ended();
+  });
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
   for (std::size_t count = gone.size(); count == gone.size();) {
     count = impl_->outside.remove_of(context, before, gone);
