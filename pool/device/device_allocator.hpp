@@ -35,6 +35,7 @@ struct AllocationRequest {
   std::uint64_t requested_bytes = 0;  ///< what the program asked for
   StreamName stream;                  ///< of a stream-ordered call; identity 0: a plain call
   std::uint32_t lane = 0;             ///< the lane that the stream may use besides what is free for everybody; 0: none
+  bool lane_first = false;            ///< the lane is used before what is free for everybody, also where that would fit better
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
   BlockLife life = BlockLife::context;
   std::uint8_t keeper = 0;   ///< number of the magazine that asks for itself; 0: none

@@ -41,6 +41,7 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   device_.counters().allocations.add();
   if (request.stream.identity != 0) [[unlikely]] {
     StreamLanes& streams = info_of(*extent).home->streams;
+    if (!info_of(*extent).is_native) streams.note_allocated(request.stream.identity, extent->bytes);
     if (streams.has_stamps_in_lanes()) streams.use_again(extent->address, extent->bytes, device_.services.contexts);
   }
   if (request.mempool != 0) [[unlikely]]
@@ -82,7 +83,8 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
       return 0;
     }
     if (is_drivers) request.life = BlockLife::context;  // the block would end with a cuCtxDestroy, which is better than a refusal
-    request.lane = home->streams.see_allocation(request.stream.identity, request.bytes);
+    request.lane = home->streams.see_allocation(request.stream.identity);
+    request.lane_first = StreamFrees::keeps_to_lane(device_, *home, request);
   }
   // What had to wait for a capture to end is handled by the next operation after it, which may be this one.
   const bool must_look = (deferred_.batch_is_due() || deferred_.has_over_natively()) && !capturing();

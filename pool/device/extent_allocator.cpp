@@ -8,6 +8,7 @@ using heap::Extent;
 Extent* ExtentAllocator::allocate(DeviceState& device, const AllocationRequest& request) {
   heap::ZoneOrder order;
   order.on_host_pages = device.services.exports_ranges.load(std::memory_order_relaxed);
+  order.lane_first = request.lane_first;
   return heap_.allocate(request.bytes, request.lane, request.keeper, order);
 }
 void ExtentAllocator::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }

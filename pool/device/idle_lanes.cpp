@@ -1,7 +1,7 @@
 // Before the pool grows: what other streams keep in their lanes becomes free for everybody where its work is over at this moment. The driver's own
 // pools reuse a completed free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). The price is one event and one query per
 // lane, and none where the program has waited for everything in it.
-// Where the stream has work, but frees more than it allocates, the event stays pending: the stream can take back what it needs without it, other
+// Where the stream has work, but frees what it does not take back, the event stays pending: the stream can take back what it needs without it, other
 // streams find the rest at a later miss, and from then on its frees are handed over as they come. The same holds for a stream that only frees.
 #include <algorithm>
 #include <array>
@@ -90,6 +90,15 @@ bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std:
 bool StreamFrees::may_feed(DeviceState& device) {
   const std::uint64_t room_bytes = device.room_bytes();
   return room_bytes >= (room_bytes + device.counters().reserved_bytes.now()) / kRoomToFeed;
+}
+
+/// What a stream takes from everybody lies in its lane once it is freed. If it took whatever fits a little better although it has more than it needs,
+/// its lane would grow with each step of a job, and a stream that always has work gives nothing back. Where little memory is left the better fit
+/// counts.
+bool StreamFrees::keeps_to_lane(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+  if (request.lane == 0 || !home.streams.are_several()) return false;
+  const StreamLanes::Entry* const entry = home.streams.entry(request.stream.identity);
+  return entry != nullptr && StreamLanes::has_surplus(*entry, home.pooled->lane_bytes(request.lane)) && may_feed(device);
 }
 
 /// Would so much of what the stream frees, counting these `bytes`, lack an event of its own that other streams could run out of memory?

@@ -49,7 +49,8 @@ void PageHeap::begin_turn(DeviceState& device) {
 /// Waits for a hole that another thread may bring while the lock is let go of; none when it is the caller's turn to bring one.
 Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest& request) {
   Extent* extent = nullptr;
-  const heap::ZoneOrder order = zones_for(device, request.bytes);
+  heap::ZoneOrder order = zones_for(device, request.bytes);
+  order.lane_first = request.lane_first;
   const bool has_turn = await(device, [&] {
     extent = heap_.allocate(request.bytes, request.lane, 0, order);
     return extent != nullptr || !supplying_;

@@ -47,7 +47,9 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bo
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
-  Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes, request.is_anywhere));
+  heap::ZoneOrder order = zones_for(device, request.bytes, request.is_anywhere);
+  order.lane_first = request.lane_first;
+  Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, order);
   if (anywhere_requests_ != 0) --anywhere_requests_;
   if (request.may_strand || request.stream.identity != 0) return block;
   ++(is_aligned(request.bytes, memory_->granularity_bytes()) ? whole_page_requests_ : other_requests_);

@@ -103,6 +103,8 @@ class StreamFrees {
   bool may_stamp_late(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// The program has waited for the stream (0: for the whole context of `home`) by a call that began at `fills`.
   void retire_waited(DeviceState& device, const ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_REQUIRES(device.lock);
+  /// Does the stream use up what its own lane has before it takes what is free for everybody?
+  static bool keeps_to_lane(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
 
  private:
   static constexpr std::size_t kMostLooks = 4;        ///< streams whose oldest stamped free a miss polls

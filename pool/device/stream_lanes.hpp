@@ -12,6 +12,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <list>
@@ -63,10 +64,34 @@ class StreamLanes {
     std::uint64_t waited_fill = 0;     ///< that value when the program last waited for all of it
     std::uint32_t fills = 0;           ///< how often the lane was filled since the stream last allocated
     std::uint64_t unmarked_bytes = 0;  ///< bytes that came into the lane without events since it was last emptied behind one
-    bool feeds = false;                ///< others missed what lay here: it is handed over as it comes, until the stream has taken as much for itself
-    /// Bytes freed less bytes allocated by the stream since others last missed what lay here; while it feeds them, including what lay here then.
-    std::int64_t gained_bytes = 0;
-    bool busy = false;  ///< a thread is in the driver with the handle
+    bool feeds = false;                ///< others miss what lies here: it is handed over as it comes
+    std::int64_t held_bytes = 0;       ///< bytes allocated less bytes freed by the stream since it has the lane
+    std::int64_t most_held_bytes = 0;
+    bool was_missed = false;           ///< others have missed what lay here
+    std::int64_t watched_bytes = 0;    ///< held_bytes when they first did, or when the stream last stopped feeding them
+    std::int64_t low_bytes = 0;        ///< the least held_bytes since then
+    std::int64_t most_rise_bytes = 0;  ///< the most that held_bytes has risen above low_bytes since others first missed what lay here
+    bool busy = false;                 ///< a thread is in the driver with the handle
+
+    void watch() {
+      was_missed = true;
+      watched_bytes = low_bytes = held_bytes;
+    }
+    /// What the stream has freed since then and will not want again, as far as can be seen: what it has itself allocated it frees in each step of a
+    /// job.
+    std::int64_t lost_bytes() const { return watched_bytes - held_bytes - most_rise_bytes; }
+    void take(std::uint64_t bytes) {
+      held_bytes += static_cast<std::int64_t>(bytes);
+      most_held_bytes = std::max(most_held_bytes, held_bytes);
+      if (was_missed) most_rise_bytes = std::max(most_rise_bytes, held_bytes - low_bytes);
+      if (!feeds || lost_bytes() > 0) return;
+      feeds = false;
+      watch();
+    }
+    void put(std::uint64_t bytes) {
+      held_bytes -= static_cast<std::int64_t>(bytes);
+      low_bytes = std::min(low_bytes, held_bytes);
+    }
   };
   using Stamped = std::list<StampedFree>;
 
@@ -90,15 +115,13 @@ class StreamLanes {
       entry.last_fill = fill();
       ++entry.fills;
       entry.unmarked_bytes += is_marked ? 0 : bytes;
-      entry.gained_bytes += static_cast<std::int64_t>(bytes);
+      entry.put(bytes);
     }
   }
-  /// Others miss the `bytes` in the lane. Has the stream freed so much more than it allocated that it feeds them?
+  /// Others miss the `bytes` in the lane. Does the stream feed them from now on, until it wants for itself what it has freed?
   static bool feeds_others(Entry& entry, std::uint64_t bytes) {
-    const auto lies_bytes = static_cast<std::int64_t>(bytes);
-    if (entry.feeds) return true;
-    entry.feeds = entry.gained_bytes >= lies_bytes / 2;
-    entry.gained_bytes = entry.feeds ? lies_bytes : 0;
+    if (!entry.was_missed) entry.watch();
+    entry.feeds = entry.feeds || entry.lost_bytes() >= static_cast<std::int64_t>(bytes / 2);
     return entry.feeds;
   }
   /// The program has waited for a stream (0: for all) by a call that began at `fills`.
@@ -125,6 +148,11 @@ class StreamLanes {
   const Entry& oldest() const;
   const std::vector<Entry>& entries() const { return entries_; }
   bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
+  /// Does the lane have what the stream would need to come to the most that it ever had, and half of what it takes back at a time?
+  static bool has_surplus(const Entry& entry, std::uint64_t lane_bytes) {
+    const std::int64_t wanted_bytes = entry.most_held_bytes - entry.held_bytes;
+    return static_cast<std::int64_t>(lane_bytes) > wanted_bytes + entry.most_rise_bytes / 2;
+  }
   /// The program has waited for everything that is in the lane.
   static bool is_waited_for(const Entry& entry) { return entry.waited_fill == entry.last_fill; }
   /// Is what comes into the lane for others?
@@ -147,16 +175,16 @@ class StreamLanes {
     last_seen_ = identity;
   }
   /// As see(), for an allocation. Returns the stream's lane, or 0.
-  std::uint32_t see_allocation(std::uint64_t identity, std::uint64_t bytes) {
+  std::uint32_t see_allocation(std::uint64_t identity) {
     see(identity);
     has_allocated_ = true;
     const std::uint32_t lane = find(identity);
-    if (lane == 0) return 0;
-    Entry& own = *entry(identity);
-    own.fills = 0;
-    own.gained_bytes -= static_cast<std::int64_t>(bytes);
-    own.feeds = own.feeds && own.gained_bytes > 0;
+    if (lane != 0) entry(identity)->fills = 0;
     return lane;
+  }
+  /// The stream has got a block of the heap.
+  void note_allocated(std::uint64_t identity, std::uint64_t bytes) {
+    if (Entry* const own = entry(identity)) own->take(bytes);
   }
   /// A request missed what might lie in a lane.
   void note_miss() { vain_stamps_ = 0; }

@@ -257,7 +257,8 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
   Extent* block = lane == 0 ? nullptr : lanes_[lane - 1]->bins.pick(need, policy_.candidates);
-  if (block == nullptr || block->bytes - need > need / kLooseShare) {  // a tighter hole of everybody's is better than a loose one of the lane
+  if (block == nullptr ||
+      (!order.lane_first && block->bytes - need > need / kLooseShare)) {  // a tighter hole of everybody's is better than a loose one of the lane
     Extent* shared = pick(need, order);
     if (block == nullptr || (shared != nullptr && shared->bytes < block->bytes)) {
       block = shared;

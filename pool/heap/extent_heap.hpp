@@ -60,6 +60,7 @@ struct ZoneOrder {
   /// has not, a wider hole is taken if there is one, but not with `above`.
   bool on_host_pages = false;
   bool begins_on_pages = false;  ///< blocks of whole pages begin on one whatever stays free before them (FitPolicy's second rule)
+  bool lane_first = false;       ///< a hole of the lane is taken also where lane 0 has a tighter one
   static constexpr std::uint64_t kHostAlignedFrom_bytes = 2 << 20;
   static constexpr std::uint64_t kGapShare = 32;  ///< FitPolicy's second rule: the part of the block that may stay free before it
 };
@@ -89,8 +90,9 @@ class ExtentHeap {
   template <class Stays, class F> void reclaim(Stays&& stays, F&& on_extent);
 
   /// A block of exactly round_request(bytes), cut from the best of a few candidates: the tightest hole, then the one with the lowest address, of
-  /// `lane`, or of lane 0 when that has a tighter one. nullptr only when no hole of either fits (of lane 0: in the zones of `order`). On return its
-  /// state is live and the owner's fields are zero. `keeper`: whose pages its extent shall lie in (ExtentArena). O(1). Throws std::bad_alloc.
+  /// `lane`, or of lane 0 when that has a tighter one (not with `lane_first`). nullptr only when no hole of either fits (of lane 0: in the zones of
+  /// `order`). On return its state is live and the owner's fields are zero. `keeper`: whose pages its extent shall lie in (ExtentArena). O(1). Throws
+  /// std::bad_alloc.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
   /// The hole of lane 0 that allocate() would choose (nullptr: none fits), and where the block would begin in it. O(1).
   struct Fit {

@@ -3,7 +3,7 @@
 //! case default
 //! check c["allocations"] == 8 and c["live_blocks"]["current"] == 0
 //! check report["data_quality"]["unpooled_apis_seen"] == []
-//! check c["driver_calls"]["cuEventRecord"] == 2 and c["rung_grow"] == 4 and c["lanes_drained"] == 2 and c["driver_calls"].get("cuStreamWaitEvent", 0) == 0
+//! check c["driver_calls"]["cuEventRecord"] == 6 and c["rung_grow"] == 5 and c["lanes_drained"] == 2 and c["driver_calls"].get("cuStreamWaitEvent", 0) == 0
 //! case preallocated
 //! env CUPOOL_BACKING=segments
 //! env CUPOOL_POLICY=preallocate

@@ -104,6 +104,26 @@ TEST_CASE("a lane's loose hole is left alone while everybody has a tighter one")
   CHECK(one.heap.check() == "");
 }
 
+TEST_CASE("a lane that comes first is used although everybody has a tighter hole") {
+  OneRegion one;
+  Extent* a = one.heap.allocate(3 * kMiB);
+  one.heap.allocate(512);
+  Extent* b = one.heap.allocate(kMiB);
+  one.heap.allocate(one.heap.largest_free_bytes());
+  const std::uint64_t tight = b->address;
+  const std::uint32_t lane = one.heap.add_lane();
+  one.heap.free(a, lane);
+  one.heap.free(b);
+  ZoneOrder order;
+  order.lane_first = true;
+  one.heap.allocate(2 * kMiB, lane, 0, order);
+  CHECK(one.heap.lane_bytes(lane) == kMiB);
+  CHECK(one.heap.allocate(2 * kMiB, lane, 0, order) == nullptr);
+  one.heap.allocate(kMiB, lane, 0, order);
+  CHECK(one.heap.allocate(kMiB, lane, 0, order)->address == tight);
+  CHECK(one.heap.check() == "");
+}
+
 TEST_CASE("holes coalesce within their lane only, but for small ones of everybody's") {
   OneRegion one;
   Extent* a = one.heap.allocate(kMiB);
