@@ -51,6 +51,7 @@ Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request
   order.lane_first = request.lane_first;
   Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, order);
   if (anywhere_requests_ != 0) --anywhere_requests_;
+  // What stream-ordered calls ask for is not counted, so such programs keep the larger handles: they need no more memory with them, for half the calls.
   if (request.may_strand || request.stream.identity != 0) return block;
   ++(is_aligned(request.bytes, memory_->granularity_bytes()) ? whole_page_requests_ : other_requests_);
   if (block == nullptr || !strands(device, *block)) return block;

@@ -209,10 +209,8 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t b
 /// Where in the hole a block of `need` bytes is to begin. Precondition: it fits.
 std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
   if (hole.bytes == need) return hole.address;
-  if (hole.lane == 0) {
-    if (const std::uint64_t gap_bytes = gap_before(hole, need, order); gap_bytes != 0) return hole.address + gap_bytes;
-    if (const std::optional<std::uint64_t> address = begin_on_page(hole, need, order)) return *address;
-  }
+  if (const std::uint64_t gap_bytes = gap_before(hole, need, order); gap_bytes != 0) return hole.address + gap_bytes;
+  if (const std::optional<std::uint64_t> address = begin_on_page(hole, need, order)) return *address;
   const std::uint64_t lowest = hole.address;
   const std::uint64_t highest = hole.address + hole.bytes - need;
   const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(hole);
