@@ -89,39 +89,37 @@ TEST_CASE("everybody's holes beside a block join its lane when they are no large
   CHECK(one.heap.check() == "");
 }
 
+namespace {
+/// A lane has a hole of 3 MiB, everybody one of 1 MiB, and nothing else is free.
+struct LooseAndTight : OneRegion {
+  LooseAndTight() {
+    Extent* loose = heap.allocate(3 * kMiB);
+    heap.allocate(512);
+    Extent* own = heap.allocate(kMiB);
+    heap.allocate(heap.largest_free_bytes());
+    tight = own->address;
+    heap.free(loose, lane);
+    heap.free(own);
+  }
+  ~LooseAndTight() { CHECK(heap.check() == ""); }
+  std::uint32_t lane = heap.add_lane();
+  std::uint64_t tight = 0;
+};
+}  // namespace
+
 TEST_CASE("a lane's loose hole is left alone while everybody has a tighter one") {
-  OneRegion one;
-  Extent* a = one.heap.allocate(3 * kMiB);
-  one.heap.allocate(512);
-  Extent* b = one.heap.allocate(kMiB);
-  one.heap.allocate(one.heap.largest_free_bytes());
-  const std::uint64_t tight = b->address;
-  const std::uint32_t lane = one.heap.add_lane();
-  one.heap.free(a, lane);
-  one.heap.free(b);
-  CHECK(one.heap.allocate(kMiB, lane)->address == tight);
-  CHECK(one.heap.lane_bytes(lane) == 3 * kMiB);
-  CHECK(one.heap.check() == "");
+  LooseAndTight one;
+  CHECK(one.heap.allocate(kMiB, one.lane)->address == one.tight);
+  CHECK(one.heap.lane_bytes(one.lane) == 3 * kMiB);
 }
 
 TEST_CASE("a lane that comes first is used although everybody has a tighter hole") {
-  OneRegion one;
-  Extent* a = one.heap.allocate(3 * kMiB);
-  one.heap.allocate(512);
-  Extent* b = one.heap.allocate(kMiB);
-  one.heap.allocate(one.heap.largest_free_bytes());
-  const std::uint64_t tight = b->address;
-  const std::uint32_t lane = one.heap.add_lane();
-  one.heap.free(a, lane);
-  one.heap.free(b);
-  ZoneOrder order;
-  order.lane_first = true;
-  one.heap.allocate(2 * kMiB, lane, 0, order);
-  CHECK(one.heap.lane_bytes(lane) == kMiB);
-  CHECK(one.heap.allocate(2 * kMiB, lane, 0, order) == nullptr);
-  one.heap.allocate(kMiB, lane, 0, order);
-  CHECK(one.heap.allocate(kMiB, lane, 0, order)->address == tight);
-  CHECK(one.heap.check() == "");
+  LooseAndTight one;
+  constexpr ZoneOrder kLaneFirst{.lane_first = true};
+  CHECK(one.heap.allocate(kMiB, one.lane, 0, kLaneFirst)->address != one.tight);
+  CHECK(one.heap.allocate(2 * kMiB, one.lane, 0, kLaneFirst)->address != one.tight);
+  CHECK(one.heap.allocate(2 * kMiB, one.lane, 0, kLaneFirst) == nullptr);
+  CHECK(one.heap.allocate(kMiB, one.lane, 0, kLaneFirst)->address == one.tight);
 }
 
 TEST_CASE("holes coalesce within their lane only, but for small ones of everybody's") {
