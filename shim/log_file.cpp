@@ -6,9 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
-#include "pool/observe/report_file.hpp"
+#include "pool/observe/trusted_path.hpp"
 #include "shim/private_folder.hpp"
 
 namespace cupool::shim::log {
@@ -23,21 +22,15 @@ const char* objection(const struct stat& facts) {
   return nullptr;
 }
 
-const char* text_of(int error) {
-  const char* text = strerrordesc_np(error);
-  return text != nullptr ? text : "unknown error";
-}
-
-constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+constexpr int kFlags = O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK;
 
 }  // namespace
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
-  observe::make_parent_folders(path_);
-  const int file = ::open(path_.c_str(), kFlags | O_CREAT, 0600);
+  const int file = observe::open_file(path_, kFlags | O_CREAT, observe::Missing::make);
   struct stat facts {};
   if (file < 0 || fstat(file, &facts) != 0) {
-    reason_ = text_of(errno);
+    reason_ = observe::reason_of(file < 0 ? -file : errno);
     return;
   }
   if (const char* why = objection(facts)) {
@@ -55,7 +48,7 @@ int LogFile::descriptor() {
   if (opened_.is_of(file)) return file;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return -1;  // another thread is at it: this line is lost
-  const int again = ::open(path_.c_str(), kFlags);
+  const int again = observe::open_file(path_, kFlags);
   const bool is_same = opened_.is_of(again);
   if (again >= 0 && !is_same) close(again);
   file_.store(is_same ? private_folder::move_high(again) : -1, std::memory_order_release);

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <mutex>
 #include <string_view>
 
 #include "pool/observe/report_file.hpp"
+#include "pool/observe/trusted_path.hpp"
 #include "shim/log.hpp"
 #include "shim/standard_error.hpp"
 #include "shim/unnoticed.hpp"
@@ -50,7 +50,7 @@ bool lock_within(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds bu
 /// written.
 void mark_final(const std::string& path) {
   const observe::WriteSignals signals;
-  const int file = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  const int file = observe::open_file(path, O_RDWR);
   if (file < 0) return;
   constexpr std::string_view kKey = "\"final_of_series\"";
   std::array<char, 4096> head{};  // the key stands in the report's first lines
@@ -133,7 +133,7 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
         path == "stderr" ? observe::write_report_fd(input, standard_error(), deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
   if (error != 0)
     log::warn("no report: " + path + ": " +
-              (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : strerrordesc_np(error)));
+              (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : observe::reason_of(error)));
   else if (path != "stderr") log::info("report: " + path);
   return error == 0;
 }

@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <new>
 
 #include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
-#include "pool/observe/report_file.hpp"
+#include "pool/observe/trusted_path.hpp"
 #include "shim/log.hpp"
 #include "shim/private_folder.hpp"
 #include "shim/unnoticed.hpp"
@@ -57,7 +56,7 @@ int TraceFile::make() try {
   }
   if (header_ != nullptr) munmap(header_, file_bytes_);
   header_ = nullptr;
-  unlink(path_.c_str());  // it was not there before create(), which made it
+  observe::remove_file(path_);  // it was not there before create(), which made it
   close(file_);
   file_ = -1;
   return error;
@@ -66,9 +65,8 @@ int TraceFile::make() try {
 }
 
 int TraceFile::create() {
-  observe::make_parent_folders(path_);
-  const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
-  if (file < 0) return errno;
+  const int file = observe::open_file(path_, O_RDWR | O_CREAT | O_EXCL | O_NOCTTY, observe::Missing::make);
+  if (file < 0) return -file;
   struct stat facts {};
   if (fstat(file, &facts) != 0) {
     const int error = errno;
@@ -122,7 +120,7 @@ int TraceFile::map_header() {
 bool TraceFile::has_descriptor() {
   if (opened_.is_of(file_)) return true;
   file_ = -1;
-  const int file = open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  const int file = observe::open_file(path_, O_RDWR | O_NOCTTY | O_NONBLOCK);
   if (file < 0) return false;
   if (!opened_.is_of(file)) {
     close(file);
@@ -162,8 +160,8 @@ void TraceFile::give_up(const char* what, int error) {
   has_ended_ = true;
   try {
     const bool is_taken = error == EEXIST;  // another process's trace, or a link: it is not touched
-    const char* why = is_taken ? "there is such a file; with %p in CUPOOL_TRACE each process writes its own" : strerrordesc_np(error);
-    warning_ = std::string(what) + ": " + path_ + ": " + (why != nullptr ? why : "unknown error");
+    const char* why = is_taken ? "there is such a file; with %p in CUPOOL_TRACE each process writes its own" : observe::reason_of(error);
+    warning_ = std::string(what) + ": " + path_ + ": " + why;
     log::warn(warning_);
   } catch (const std::bad_alloc&) {  // no memory for a line: it is lost
   }

@@ -14,12 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pool/observe/trusted_path.hpp"
+
 namespace cupool::observe {
 
 namespace {
 
 constexpr int kAttempts = 16;
-constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kFileMode = 0600;
 
 /// 64 bits that another user cannot foresee; where the kernel has no random bytes yet, O_EXCL still keeps the file ours.
@@ -56,34 +57,10 @@ std::array<char, 32> path_of_descriptor(int file) {
   return path;
 }
 
-/// Makes a folder that its owner can use whatever the umask is. Does not follow a link that stands there by now.
-int make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), kFolderMode) != 0) return -1;
-  struct stat facts {};
-  if (::lstat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && (facts.st_mode & kFolderMode) != kFolderMode)
-    (void)::fchmodat(AT_FDCWD, path.c_str(), (facts.st_mode & 07777) | kFolderMode, AT_SYMLINK_NOFOLLOW);
-  return 0;
-}
-
 }  // namespace
 
-int make_folders(const std::string& folder) {
-  int error = 0;
-  for (std::size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
-    const std::string part = folder.substr(0, end);
-    if (!part.empty() && make_folder(part) != 0 && errno != EEXIST && error == 0) error = errno;
-    if (end == std::string::npos) return error;
-  }
-}
-
-void make_parent_folders(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash != std::string::npos && slash != 0) static_cast<void>(make_folders(path.substr(0, slash)));
-}
-
 ReportFile::ReportFile(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  name_ = slash == std::string::npos ? path : path.substr(slash + 1);
+  name_ = name_of(path);
   if (path.empty() || name_.empty() || name_ == "." || name_ == "..") {
     error_ = path.empty() ? ENOENT : EISDIR;
     return;
@@ -92,25 +69,14 @@ ReportFile::ReportFile(const std::string& path) {
     error_ = EINVAL;
     return;
   }
-  error_ = open_folder(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));
-  if (error_ == 0) error_ = check_replaceable();
+  folder_fd_ = open_folder(folder_of(path), Missing::make);
+  error_ = folder_fd_ < 0 ? -folder_fd_ : check_replaceable();
   if (error_ == 0) error_ = create_nameless() ? 0 : create_named();
 }
 
 ReportFile::~ReportFile() {
   discard();
   if (folder_fd_ >= 0) ::close(folder_fd_);
-}
-
-int ReportFile::open_folder(const std::string& folder) {
-  constexpr int kFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-  folder_fd_ = ::open(folder.c_str(), kFlags);
-  if (folder_fd_ < 0 && errno == ENOENT) {
-    const int refusal = make_folders(folder);
-    folder_fd_ = ::open(folder.c_str(), kFlags);
-    if (folder_fd_ < 0 && refusal != 0) return refusal;
-  }
-  return folder_fd_ < 0 ? errno : 0;
 }
 
 int ReportFile::check_replaceable() const { return check_replaceable_at(folder_fd_, name_.c_str()); }

@@ -26,7 +26,6 @@ class ReportFile {
   [[nodiscard]] int commit();
 
  private:
-  int open_folder(const std::string& folder);
   int check_replaceable() const;
   bool create_nameless();
   int create_named();
@@ -44,12 +43,6 @@ class ReportFile {
 /// May a report replace `name` in that folder? 0, or an errno: EISDIR; EEXIST for anything but a file, and for a link that leads to a device, a pipe
 /// or a descriptor (as /dev/stdout does), which others use too. Any other link may be replaced. AT_FDCWD is a valid folder.
 int check_replaceable_at(int folder_fd, const char* name);
-
-/// As mkdir -p, mode 0700. What exists already may be anything: opening it afterwards tells. 0, or the errno of the first folder that could not be
-/// made.
-int make_folders(const std::string& folder);
-/// Makes the folders that the file at `path` is to lie in. Whether that worked shows when the file is opened.
-void make_parent_folders(const std::string& path);
 
 /// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever
 /// the host's dispositions are; these are not touched.

@@ -56,6 +56,25 @@ class OutputFile(unittest.TestCase):
             self.assertEqual((target.is_symlink(), target.read_text()), (False, "text"))
         self.assertEqual((other.read_text(), self.names()), ("somebody's", ["link", "nowhere", "other"]))
 
+    def test_folders_by_links_of_another_user_are_refused(self):
+        elsewhere, theirs, ours, circle = (self.folder / name for name in ("elsewhere", "theirs", "ours", "circle"))
+        elsewhere.mkdir()
+        theirs.symlink_to(elsewhere)
+        ours.symlink_to("elsewhere")
+        circle.symlink_to("circle")
+        write_atomically(ours / "made" / ".." / "report.json", "text")
+        self.assertEqual(sorted(os.listdir(elsewhere)), ["made", "report.json"])
+        with self.assertRaisesRegex(OSError, "Too many levels"):
+            write_atomically(circle / "report.json", "text")
+        try:
+            os.chown(theirs, 65000, 65000, follow_symlinks=False)
+        except OSError as error:
+            self.skipTest(f"this user cannot give a link to another one: {error}")
+        for target in (theirs / "new.json", theirs / "new" / "new.json"):
+            with self.assertRaisesRegex(OSError, "symbolic link"):
+                write_atomically(target, "text")
+        self.assertEqual(sorted(os.listdir(elsewhere)), ["made", "report.json"])
+
 
 if __name__ == "__main__":
     unittest.main()
