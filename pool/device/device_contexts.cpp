@@ -117,17 +117,11 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   home->pooled->release_abandoned(device_);
   const bool is_last = --home->releasing_abandoned == 0;    // the next context may have come and gone meanwhile
   if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may need a heap of the other kind
-  retire_outliving();
   return result;
 }
 
-void DevicePool::other_context_ended() {
-  const MutexLock lock(device_.lock);
-  retire_outliving();
-}
-
-/// Blocks that outlived their contexts may have waited for a context that has ended.
 void DevicePool::retire_outliving() {
+  const MutexLock lock(device_.lock);
   if (!may_call_driver() || std::none_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) return;
   static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
   // Where no event covers a context, the next free would wait for it, and perhaps none comes. With the last context all work is over.

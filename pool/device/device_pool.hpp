@@ -117,8 +117,8 @@ class DevicePool {
   /// Returns what `destroy` returned.
   CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
                        PoolBlocks pool_blocks);
-  /// A context of another device has ended: what streams of it have freed here is over.
-  void other_context_ended() CUPOOL_EXCLUDES(device_.lock);
+  /// Blocks that outlived their contexts may have waited for a context, of any device, that has just ended.
+  void retire_outliving() CUPOOL_EXCLUDES(device_.lock);
 
   /// See PoolSet::allocate_by_driver and PoolSet::free_by_driver.
   CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
@@ -218,7 +218,6 @@ class DevicePool {
   bool may_page() const CUPOOL_REQUIRES(device_.lock);
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
   struct Books;
-  void retire_outliving() CUPOOL_REQUIRES(device_.lock);
   void forget(ContextPool& home, PoolBlocks pool_blocks) CUPOOL_REQUIRES(device_.lock);
   void forget_given_again(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);

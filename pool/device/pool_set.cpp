@@ -496,7 +496,7 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   impl_->stamp_late();  // what its streams had freed is over
   impl_->for_each_pool([&](DevicePool& pool) {
     pool.forget_driver_blocks(context, blocks_before);
-    if (home == nullptr || &pool != &home->pool) pool.other_context_ended();
+    pool.retire_outliving();
   });
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
   for (std::size_t count = gone.size(); count == gone.size();) {
