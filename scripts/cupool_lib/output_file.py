@@ -73,6 +73,7 @@ def open_folder(path: Path) -> int:
     try:
         while rest:
             name = rest.pop(0) or "."
+            entered: int | None
             try:
                 entered = _enter(folder, name)
             except OSError as error:
