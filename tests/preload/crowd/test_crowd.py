@@ -43,9 +43,13 @@ class Crowd(unittest.TestCase):
     @unittest.skipIf("--runtime" in sys.argv, "a test of the test, and slow under a sanitizer")
     def test_reuse_that_does_not_wait_is_caught(self):
         settings = ("--setting", "FREE=immediate", "--setting", "POLICY=grow", "--setting", "BACKING=segments")
-        code, said = crowd("--tight", "1.25", "--seed", "1", "--runs", "20", "--steps", "400", *settings)  # where memory is plenty reuse comes late
-        self.assertEqual(code, 1, said)
-        self.assertIn("WRONG", said)
+        said = ""
+        for seed in ("1", "101", "201", "301"):  # whether a thread sees it depends on when it runs: seldom in none of twenty runs
+            code, lines = crowd("--tight", "1.25", "--seed", seed, "--runs", "20", "--steps", "400", *settings)  # where memory is plenty reuse comes late
+            said += lines
+            if code == 1 and "WRONG" in lines:
+                return
+        self.fail(said)
 
     @unittest.skipUnless("--sanitized-program" in sys.argv, "not built here")
     def test_a_program_under_a_sanitizer_of_its_own_notices_nothing(self):
