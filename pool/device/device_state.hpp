@@ -187,7 +187,10 @@ struct DeviceState {
   }
 
   /// `bytes` more of the device's memory are the pool's, or fewer if negative.
-  void add_reserved(std::int64_t bytes) CUPOOL_REQUIRES(lock) { counters().reserved_bytes.add(bytes); }
+  void add_reserved(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
+    counters().reserved_bytes.add(bytes);
+    if (bytes > 0) grown_at = counters().allocations.count();
+  }
   /// The same of blocks that the driver serves (DriverBlocks): reserved, but not for the pool to use or to give back.
   void add_driver_served(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
     counters().reserved_bytes.add(bytes);
@@ -237,6 +240,7 @@ struct DeviceState {
   std::atomic<bool> has_driver_blocks{false};  ///< has ever had a block in DriverBlocks
   StepEnds steps;                              ///< written under the lock; magazines read below_bytes() without it
   RecentNeed recent_need CUPOOL_GUARDED_BY(lock);
+  std::uint64_t grown_at CUPOOL_GUARDED_BY(lock) = 0;         ///< when the pool last took memory, in allocations
   std::uint64_t peak_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< repeats_itself(): the most that was live when it was last asked,
   std::uint64_t peak_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< and how many allocations there had been when it first saw that
 };

@@ -49,9 +49,12 @@ bool DevicePool::ends_step(bool waits_natively) {
 /// Brings memory for the steps to come where one ends that has come higher than all before, or as high for the second time: besides what is live they
 /// need what waits for the GPU, wherever that lies by then. Brought now, none of them calls the driver. A little more is brought where that leaves
 /// enough, since blocks lie in other places in each step. Once for each peak, but in the job's second step; in a free that natively would have waited;
-/// not where memory is short, or goes back above a threshold.
+/// not where memory is short, or goes back above a threshold. Nor where a late step ended that took none: those to
+/// come need no more, and this would be its one call.
 void DevicePool::make_room_for_steps(ContextPool& home) {
   if (device_.steps.repeats() > 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
+  const bool has_grown = device_.grown_at >= device_.steps.step_began_at();
+  if (!has_grown && device_.steps.is_late(device_.live.counters.allocations.count())) return;
   const bool has_been_made = std::exchange(roomy_peak_bytes_, device_.peak_live_bytes()) == device_.peak_live_bytes();
   if (has_been_made && !device_.steps.has_fallen_once_at_most()) return;
   const std::uint64_t bytes = backlog_.step_room_bytes(device_, has_been_made);

@@ -26,6 +26,7 @@ class StepEnds {
   static constexpr std::uint64_t kDownShare = 4;         ///< and down when at least this part is missing
   static constexpr std::uint64_t kTrifleShare = 16;      ///< less than this part of a peak is a trifle beside it
   static constexpr std::uint64_t kEndShare = 64;         ///< a step ends when no more than this part of its rise lives beyond the last low
+  static constexpr std::uint64_t kLateShare = 4;         ///< of the allocations of a step: by so many steps may differ (is_late)
   static constexpr std::uint64_t kPatience = 2;          ///< after this many times the allocations of the last step any low ends one
 
   struct Live {
@@ -35,7 +36,10 @@ class StepEnds {
 
   /// Notes an allocation that the device sees: what was live before it, and with it. `least_bytes`: a rise by less is no step.
   void note(Live before, Live now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
-    if (before.bytes <= low_.bytes) low_ = before;
+    if (before.bytes <= low_.bytes) {
+      low_ = before;
+      low_at_ = saturating_sub(allocations, 1);
+    }
     if (is_up_ && is_down(before.bytes, repeated_peak_bytes_)) {
       before_last_fall_bytes_ = std::exchange(last_fall_bytes_, repeated_peak_bytes_);
       if (before.blocks + kLeastBlocks <= up_blocks_) step_fall_bytes_ = repeated_peak_bytes_;
@@ -45,13 +49,17 @@ class StepEnds {
       up_blocks_ = is_up_ ? std::max(up_blocks_, now.blocks) : now.blocks;
       is_up_ = true;
     }
-    if (std::exchange(repeated_peak_bytes_, peak_bytes) != peak_bytes) repeats_ = 0;
+    if (std::exchange(repeated_peak_bytes_, peak_bytes) != peak_bytes) {
+      repeats_ = 0;
+      peak_at_ = allocations;
+    }
     const bool is_low = ends_at_low(now, peak_bytes, allocations, least_bytes);
     if (is_low) {
       step_allocations_ = allocations - begun_at_;
       begun_at_ = allocations;
       ++repeats_;
       known_low_bytes_ = low_.bytes;
+      known_low_at_ = low_at_;
       below_bytes_.store(known_low_bytes_ + saturating_sub(peak_bytes, known_low_bytes_) / kEndShare + 1, std::memory_order_relaxed);
     }
     if (is_low || now.bytes >= peak_bytes) low_ = now;  // above all before: it has not come down since
@@ -70,6 +78,17 @@ class StepEnds {
 
   /// Is the job in its second step at most? Since the process began what is live has come down from near a peak at most once.
   bool has_fallen_once_at_most() const { return before_last_fall_bytes_ == 0; }
+
+  /// When the step whose end is told began, in allocations of the device.
+  std::uint64_t step_began_at() const { return known_low_at_; }
+
+  /// Is that step a late one: the third at least, and an earlier one has set the peak? Before it there were twice as many allocations as in it. The
+  /// ends of the first ones may not have been seen: the level to which what lives comes down is another one once a step has left what stays (an
+  /// optimizer's state). Where much is allocated before the first step, the second may be taken for a late one.
+  bool is_late(std::uint64_t allocations) const {
+    const std::uint64_t step_allocations = saturating_sub(allocations, known_low_at_);
+    return known_low_at_ >= 2 * step_allocations - step_allocations / kLateShare && peak_at_ <= known_low_at_;
+  }
 
   /// What is live has come down, by several blocks, from a peak that was no trifle beside the last one.
   bool has_come_down(std::uint64_t peak_bytes) const { return step_fall_bytes_ != 0 && step_fall_bytes_ >= peak_bytes / kTrifleShare; }
@@ -102,10 +121,13 @@ class StepEnds {
   }
 
   Live low_{kNone, 0};                     ///< the lowest since the last height
+  std::uint64_t low_at_ = 0;               ///< when that was, in allocations
   std::uint64_t known_low_bytes_ = kNone;  ///< the lowest before the last height; kNone: any low is as low
+  std::uint64_t known_low_at_ = 0;         ///< and when that was
   std::uint64_t begun_at_ = 0;             ///< when the last height was, in allocations
   std::uint64_t step_allocations_ = 0;     ///< allocations between the last two heights
   std::uint64_t repeated_peak_bytes_ = 0;
+  std::uint64_t peak_at_ = 0;  ///< when the peak last rose, in allocations
   std::uint64_t repeats_ = 0;
   std::uint64_t last_fall_bytes_ = 0;                      ///< the peak when it last came down,
   std::uint64_t before_last_fall_bytes_ = 0;               ///< and the time before; 0: never

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import inspect
+import itertools
 import json
 import math
 import random
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from measure import Parser
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 class Job:
@@ -252,14 +253,48 @@ def diffusion(job: Job) -> None:
     job.free(*weights)
 
 
+def iteration(job: Job) -> None:
+    """One iteration of training, for repeated_steps.py: the weights, and the optimizer's state that the first one leaves, stay."""
+    states, state_size = job.random.choice(((0, 1), (1, 1), (2, 1), (2, 1), (3, 2)))  # SGD, momentum, Adam, Adam of weights in half precision
+    weights_bytes = job.between(0.3 * GIB, 4 * GIB)
+    activations_bytes = min(weights_bytes * job.between(0.2, 12), 40 * GIB - (2 + states * state_size) * weights_bytes)
+    layers, irregularity = job.random.randint(6, 48), job.random.uniform(0, 0.5)
+
+    def layer(shares: tuple[float, ...], all_bytes: float) -> list[float]:
+        return [all_bytes / layers * share / sum(shares) for share in shares]
+
+    weights = [layer((3, 1, 4, 4, 0.001, 0.001), weights_bytes) for _ in range(layers)]
+    activations = [[size * job.random.uniform(1 - irregularity, 1) for size in layer((1, 3, 1, 1, 4, 4, 1), activations_bytes)] for _ in range(layers)]
+    for size in itertools.chain(*weights):
+        job.allocate(size)
+    kept = [[job.allocate(size) for size in sizes] for sizes in activations]
+    upstream = job.allocate(activations[-1][-1])
+    gradients = []
+    for sizes, outputs, blocks in zip(reversed(weights), reversed(activations), reversed(kept), strict=True):
+        for size, block in zip(reversed(outputs), reversed(blocks), strict=True):
+            gradient = job.allocate(size)
+            job.free(upstream, block)
+            upstream = gradient
+        gradients += [job.allocate(size) for size in sizes]
+    job.free(upstream)
+    for size in itertools.chain(*weights):
+        for _ in range(states):
+            job.allocate(size * state_size)
+        job.free(job.allocate(size))
+    if job.random.random() < 0.7:  # the others keep their gradients from step to step
+        job.free(*gradients)
+
+
 KINDS: dict[str, Callable[[Job], None]] = {kind.__name__: kind for kind in (
     replay_buffer, prioritized_buffer, evaluation, graph_sampling, adapters, columns, speech, experts, search, paged_cache, prefetch, diffusion)}
+STEPS: dict[str, Callable[[Job], None]] = {iteration.__name__: iteration}  # no whole jobs: written only where they are asked for
 
 
 def write(folder: Path, kind: str, seed: int, scale: float) -> Path:
     job = Job(seed, scale)
-    KINDS[kind](job)
-    head = {"workload": inspect.getdoc(KINDS[kind]), "source": "tests/bench/synthetic_jobs.py", "kind": kind, "seed": seed, "scale": scale}
+    make = (KINDS | STEPS)[kind]
+    make(job)
+    head = {"workload": inspect.getdoc(make), "source": "tests/bench/synthetic_jobs.py", "kind": kind, "seed": seed, "scale": scale}
     path = folder / f"{kind}_{seed}{'' if scale == 1 else f'x{scale:g}'}.trace.gz"
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(("\n".join([f"# {json.dumps(head)}", *job.events]) + "\n").encode())
@@ -267,18 +302,18 @@ def write(folder: Path, kind: str, seed: int, scale: float) -> Path:
 
 
 def main() -> int:
-    kinds = "\n".join(f"  {kind:<20}{inspect.getdoc(make)}" for kind, make in KINDS.items())
+    kinds = "\n".join(f"  {kind:<20}{inspect.getdoc(make)}" for kind, make in (KINDS | STEPS).items())
     parser = Parser(description=f"{__doc__}\nkinds:\n{kinds}", formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where to write KIND_SEED.trace.gz")
-    parser.add_argument("--kinds", help="comma separated (default: all)")
+    parser.add_argument("--kinds", help=f"comma separated (default: all but {', '.join(STEPS)})")
     parser.add_argument("--seeds", type=int, default=2, help="seeds 1 to N of each (default 2)")
-    parser.add_argument("--scale", type=float, default=1, help="every size times this (default 1: peaks of 0.3 to 6 GiB)")
+    parser.add_argument("--scale", type=float, default=1, help="every size times this (default 1: peaks of 0.3 to 6 GiB, of steps up to 40 GiB)")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or not 0 < arguments.scale < math.inf:
         parser.error("--seeds is at least 1, --scale above 0")
     kinds_wanted = arguments.kinds.split(",") if arguments.kinds else list(KINDS)
-    if unknown := [kind for kind in kinds_wanted if kind not in KINDS]:
-        parser.error(f"no kind {unknown[0]}; there are {', '.join(KINDS)}")
+    if unknown := [kind for kind in kinds_wanted if kind not in KINDS | STEPS]:
+        parser.error(f"no kind {unknown[0]}; there are {', '.join(KINDS | STEPS)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for kind in kinds_wanted:
         for seed in range(1, arguments.seeds + 1):

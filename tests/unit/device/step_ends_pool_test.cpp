@@ -81,6 +81,52 @@ void go_up_and_down(Rig& rig, std::size_t blocks, std::size_t bytes) {
   for (std::size_t i = blocks; i-- > 0;) rig.free(live[i]);
 }
 
+/// Layers with weights, activations and gradients of several sizes, and an optimizer.
+class Training {
+ public:
+  Training(Rig& rig, std::mt19937_64& random) : rig_(rig), states_(1 + static_cast<int>(random() % 3)) {
+    const std::uint64_t layers = 6 + random() % 40;
+    const std::uint64_t weights_bytes = (512 + random() % 2048) * kMiB / layers;
+    const std::uint64_t activations_bytes = (256 + random() % 4096) * kMiB / layers;
+    for (std::uint64_t layer = 0; layer < layers; ++layer) {
+      std::vector<std::uint64_t>& weights = weights_.emplace_back();
+      for (const std::uint64_t share : {3000, 1000, 4000, 4000, 1, 1}) weights.push_back(weights_bytes * share / 12'002);
+      std::vector<std::uint64_t>& activations = activations_.emplace_back();
+      for (const std::uint64_t share : {1, 3, 1, 1, 4, 4, 1}) activations.push_back(activations_bytes * share / 15 * (70 + random() % 31) / 100);
+      for (const std::uint64_t bytes : weights) rig_.allocate(bytes);
+    }
+  }
+  /// `is_first`: the optimizer's state is allocated at its end, and stays.
+  void step(bool is_first) {
+    std::vector<CUdeviceptr> live;
+    for (const std::vector<std::uint64_t>& layer : activations_)
+      for (const std::uint64_t bytes : layer) live.push_back(rig_.allocate(bytes));
+    std::vector<CUdeviceptr> gradients;
+    CUdeviceptr upstream = rig_.allocate(activations_.back().back());
+    for (std::size_t layer = activations_.size(); layer-- > 0;) {
+      for (std::size_t i = activations_[layer].size(); i-- > 0; live.pop_back()) {
+        rig_.free(std::exchange(upstream, rig_.allocate(activations_[layer][i])));
+        rig_.free(live.back());
+      }
+      for (const std::uint64_t bytes : weights_[layer]) gradients.push_back(rig_.allocate(bytes));
+    }
+    rig_.free(upstream);
+    for (const std::vector<std::uint64_t>& layer : weights_) {
+      for (const std::uint64_t bytes : layer) {
+        for (int i = 0; is_first && i < states_; ++i) rig_.allocate(bytes);
+        rig_.free(rig_.allocate(bytes));
+      }
+    }
+    for (const CUdeviceptr gradient : gradients) rig_.free(gradient);
+  }
+
+ private:
+  Rig& rig_;
+  const int states_;                                     ///< of each weight: momentum, Adam, Adam beside weights in half precision
+  std::vector<std::vector<std::uint64_t>> weights_;      ///< sizes of each layer's
+  std::vector<std::vector<std::uint64_t>> activations_;  ///< likewise
+};
+
 }  // namespace
 
 TEST_CASE("pages: when a step has come again there is room for what waits in it, once, and not above a release threshold") {
@@ -139,6 +185,24 @@ TEST_CASE("pages: steps of a job whose second one needs more than its first call
   CAPTURE(memory, blocks, state_mib, calls_of_steps);
   CHECK(calls_of_steps[1] != 0);
   CHECK(std::accumulate(calls_of_steps.begin() + 2, calls_of_steps.end(), std::uint64_t{0}) == 0);
+}
+
+// What lives after the first step is another level than after those before it, so the second one's end may not be seen. Seen in a later one, it is
+// no reason for a call: that step took nothing. Without that rule 15 of 48 call, now 4.
+TEST_CASE("pages: few jobs whose first step leaves an optimizer's state call for memory from the third on") {
+  int late = 0;
+  for (std::uint64_t seed = 0; seed < 48; ++seed) {
+    std::mt19937_64 random(seed);
+    Rig rig(on_pages(device_of("80GiB")));
+    Training job(rig, random);
+    std::uint64_t calls = 0;
+    for (int step = 0; step < 6; ++step) {
+      if (step == 2) calls = memory_and_sync_calls();
+      job.step(step == 0);
+    }
+    late += memory_and_sync_calls() != calls ? 1 : 0;
+  }
+  CHECK(late <= 6);
 }
 
 TEST_CASE("pages: a job whose peak rises with each step is given little more than it needs") {

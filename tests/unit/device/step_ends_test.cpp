@@ -31,6 +31,7 @@ class Program {
     return ends.has_ended(live_.bytes);
   }
   bool begins_again() const { return ends.begins_again(live_.bytes, peak_bytes_); }
+  bool is_late() const { return ends.is_late(allocations_); }
   bool has_come_down() const { return ends.has_come_down(peak_bytes_); }
   /// Up by so many blocks, with a pair in between each, and down again: after how many frees of the way down did it end? -1: it did not.
   int step(int blocks, std::uint64_t bytes) {
@@ -177,6 +178,21 @@ TEST_CASE("step ends: a job is in its second step until what lives is seen to ha
   CHECK(program.ends.has_fallen_once_at_most());
   program.allocate(kMiB);
   CHECK_FALSE(program.ends.has_fallen_once_at_most());
+}
+
+TEST_CASE("step ends: a step is late that began after twice its allocations, and had an earlier one set the peak") {
+  Program program;
+  program.step(12, 16 * kMiB);
+  program.step(12, 16 * kMiB);
+  CHECK_FALSE(program.is_late());
+  for (int i = 0; i < 3; ++i) {
+    CHECK(program.step(12, 16 * kMiB) == 12);
+    CHECK(program.is_late());
+  }
+  CHECK(program.step(14, 16 * kMiB) == 14);
+  CHECK_FALSE(program.is_late());
+  CHECK(program.step(14, 16 * kMiB) == 14);
+  CHECK(program.is_late());
 }
 
 TEST_CASE("step ends: while the peak rises a job does not begin again, nor where what lives goes down by a fifth only") {
